@@ -300,7 +300,14 @@ impl<D: Dialect> Adapter for Driver<D> {
             usage_reports: D::USAGE_REPORTS,
             sandbox: Some(self.acting_sandbox.clone()),
             supervision: Some(self.options.supervision),
+            unavailable: None,
         }
+    }
+
+    fn unavailable(&self) -> Option<String> {
+        let AgentOptions { command, env, pass_env, cwd, .. } = &self.options;
+        let program = process::missing_program(command, env, pass_env, cwd)?;
+        Some(format!("there is no program {program:?}; install it, or change the adapter's command"))
     }
 
     async fn execute(&self, attempt: AttemptHandle) -> Executed {

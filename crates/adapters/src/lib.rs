@@ -58,6 +58,10 @@ impl Adapter for ProcessAdapter {
         self.0.capabilities()
     }
 
+    fn unavailable(&self) -> Option<String> {
+        self.0.unavailable()
+    }
+
     fn rules(&self) -> &[Rule] {
         self.0.rules()
     }

@@ -10,7 +10,7 @@
 use std::collections::HashSet;
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -117,16 +117,26 @@ impl Launch {
 
     /// The agent's program, if it does not exist: neither as a file nor in the `PATH` that the agent gets.
     pub fn missing_command(&self) -> Option<&str> {
-        let program = self.command.first()?;
-        let found = match program.contains('/') {
-            true => self.cwd.join(program).exists(),
-            false => {
-                let path = agent_variable("PATH", &self.env, &self.pass_env).unwrap_or_default();
-                std::env::split_paths(&path).any(|folder| self.cwd.join(folder).join(program).is_file())
-            }
-        };
-        (!found).then_some(program)
+        missing_program(&self.command, &self.env, &self.pass_env, &self.cwd)
     }
+}
+
+/// The program of an agent's command, if it does not exist: neither as a file nor in the `PATH` that the agent gets.
+pub(crate) fn missing_program<'a>(
+    command: &'a [String],
+    env: &[(String, String)],
+    passed: &[String],
+    cwd: &Path,
+) -> Option<&'a str> {
+    let program = command.first()?;
+    let found = match program.contains('/') {
+        true => cwd.join(program).exists(),
+        false => {
+            let path = agent_variable("PATH", env, passed).unwrap_or_default();
+            std::env::split_paths(&path).any(|folder| cwd.join(folder).join(program).is_file())
+        }
+    };
+    (!found).then_some(program)
 }
 
 /// The value of [`MARK_VARIABLE`] in the processes of this scope and name.

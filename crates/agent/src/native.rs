@@ -223,6 +223,7 @@ impl Adapter for NativeAdapter {
             options: RunOption::ALL.to_vec(),
             sandbox: None,
             supervision: None,
+            unavailable: None,
         }
     }
 

@@ -57,6 +57,10 @@ pub struct Capabilities {
     /// The processes of its agents that are certain to have ended after a cancellation. Absent if it starts no agents.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub supervision: Option<Supervision>,
+    /// Why no agent of the adapter can start now, as far as that is known without starting one, for instance because its
+    /// program does not exist. Absent if nothing is known against it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unavailable: Option<String>,
 }
 
 impl Capabilities {
@@ -84,6 +88,7 @@ impl Capabilities {
             options: vec![],
             sandbox: None,
             supervision: None,
+            unavailable: None,
         }
     }
 }

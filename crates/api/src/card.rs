@@ -11,9 +11,13 @@ pub struct SessionCard {
     /// The run that is executed or waits, with its open wait. Absent if there is none, or if it is the latest run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub active_run: Option<Box<Run>>,
-    /// The last line or tool call of the active path. Absent if the session has no messages.
+    /// The last line or tool call of the run that has not ended, else of the active path. Absent if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last: Option<CardLine>,
+    /// The first line of the latest run's prompt, shortened, by which people recognise the session. Absent if the
+    /// session has a title.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt: Option<String>,
     /// Tokens and cost of all runs of the session and of the runs that they delegated to. The cost is null if it is
     /// unknown, also while an agent works that reports it at its end.
     pub usage: Usage,

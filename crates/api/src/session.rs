@@ -369,6 +369,9 @@ pub struct Snapshot {
     pub active_run: Option<Run>,
     /// The queued runs.
     pub queued_runs: Vec<Run>,
+    /// The prompts of the first 20 queued runs: a queued prompt is not part of the tree yet. Absent if there is none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub queued_prompts: Vec<Arc<Message>>,
     /// The end of the active path.
     pub messages: Vec<Arc<Message>>,
     /// The messages that the active run has written so far; not on the path yet.

@@ -52,10 +52,12 @@ impl Adapter {
                             .as_ref()
                             .map(|sandbox| sandbox.profile.name().to_owned())
                             .unwrap_or_default(),
+                        adapter.unavailable.clone().unwrap_or_else(|| "none".to_owned()),
                     ]
                 };
                 let rows = adapters.iter().map(row).collect();
-                Ok(output.print_table(&["adapter", "resumes", "steers", "logs in", "sandbox"], rows)?)
+                Ok(output
+                    .print_table(&["adapter", "resumes", "steers", "logs in", "sandbox", "problem"], rows)?)
             }
             Self::Login { adapter, method: None } => {
                 let methods = connection.request(async |client| client.login_list(&adapter).await).await?;

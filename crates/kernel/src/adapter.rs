@@ -35,6 +35,12 @@ pub trait Adapter: Send + Sync + 'static {
     /// Describes the adapter's capabilities. The kernel relies on them, so they must be exact.
     fn capabilities(&self) -> Capabilities;
 
+    /// Reports why no agent can start now, as far as that is known without starting one; `None` if nothing is known against
+    /// it. Asked only when adapters are listed, so it may look at files.
+    fn unavailable(&self) -> Option<String> {
+        None
+    }
+
     /// Checks the model profile of a run before the run is accepted. An error names the profiles that there are.
     fn check_profile(&self, _profile: &str) -> Result<(), String> {
         Ok(())

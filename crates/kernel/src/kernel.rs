@@ -376,7 +376,10 @@ impl Kernel {
 
     /// Capabilities of every registered adapter.
     pub fn adapters(&self) -> Vec<Capabilities> {
-        self.shared.adapters.values().map(|adapter| adapter.capabilities()).collect()
+        let adapters = self.shared.adapters.values();
+        adapters
+            .map(|adapter| Capabilities { unavailable: adapter.unavailable(), ..adapter.capabilities() })
+            .collect()
     }
 
     /// The models that can be used.

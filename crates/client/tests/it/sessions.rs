@@ -82,6 +82,7 @@ async fn a_snapshot_shows_the_active_run_and_a_busy_session_is_not_closed() {
     let snapshot = client.session_snapshot("a").await.unwrap();
     assert_eq!(snapshot.active_run.unwrap().id, run.id);
     assert_eq!(snapshot.queued_runs.iter().map(|run| run.id).collect::<Vec<_>>(), [queued.id]);
+    assert_eq!(snapshot.queued_prompts.iter().map(|prompt| prompt.text()).collect::<Vec<_>>(), ["say later"]);
     assert_eq!(code(client.session_close("a").await), "session_busy");
     client.run_cancel(queued.id).await.unwrap();
     client.run_cancel(run.id).await.unwrap();

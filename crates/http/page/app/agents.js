@@ -1,13 +1,13 @@
 // Agents: what is configured, whether it is ready, and how it is confined.
-import { html, useState } from './h.js';
+import { html } from './h.js';
 import { api } from './api.js';
 import { Head, Loading, Problem, useLoad } from './ui.js';
-import { attempt, isAdmin, sessions } from './store.js';
+import { attempt, isOperator, sessions } from './store.js';
 import { dollars, isLive, tokens } from './format.js';
 
 async function read() {
   const [adapters, models, logins] = await Promise.all([api.adapters(), api.models(), Promise.resolve({})]);
-  for (const a of adapters) if (a.supportsAuthentication) logins[a.adapter] = await api.logins(a.adapter).catch(() => null);
+  for (const a of adapters) if (a.supportsAuthentication && isOperator.value) logins[a.adapter] = await api.logins(a.adapter).catch(() => null);
   return { adapters, models, logins };
 }
 
@@ -31,6 +31,7 @@ const keyTag = key => html`<span class=${`status ${KEY[key][0]}`}><i class="dot"
 
 /** Whether an agent can be given work, as far as that is known before it is. */
 export function readiness(a, models) {
+  if (a.unavailable) return ['bad', a.unavailable];
   if (a.adapter === 'native') {
     const usable = models?.profiles.some(p => p.key !== 'missing') || models?.providers.some(p => p.key !== 'missing' && p.provider !== 'scripted' && p.provider !== 'ollama');
     if (models && !usable) return ['still', 'no model has a key'];
@@ -47,7 +48,7 @@ function Agent({ a, models, logins, reload }) {
   ].filter(Boolean);
   return html`<article class="agent"><header><h2>${a.adapter}</h2><span class=${`status ${state}`}><i class="dot" aria-hidden="true"></i>${word}</span></header>
     <dl class="facts small">
-      <div><dt>Working now</dt><dd>${working}</dd></div>
+      <div><dt>Open runs</dt><dd>${working}</dd></div>
       <div><dt>Sandbox</dt><dd>${a.sandbox ? `${a.sandbox.profile.replace('_', ' ')}, ${a.sandbox.enforcement === 'landlock' ? 'enforced by Landlock' : 'not enforced'}` : 'runs inside mainspring'}</dd></div>
       <div><dt>Processes</dt><dd>${a.supervision ? (a.supervision === 'tree' ? 'whole tree ends with it' : 'process group ends with it') : 'none of its own'}</dd></div>
       <div><dt>After a restart</dt><dd>${RESTART[a.restartBehavior] || a.restartBehavior}</dd></div>
@@ -55,7 +56,7 @@ function Agent({ a, models, logins, reload }) {
     </dl>
     ${a.sandbox?.note && html`<p class="note">${a.sandbox.note}</p>`}
     <p class="abilities">${yes.map(text => html`<span class="tag">${text}</span>`)}</p>
-    ${logins && (logins.items || logins).length > 0 && html`<div class="logins"><h3>Log-in</h3>${(logins.items || logins).map(m => html`<button disabled=${!isAdmin.value} title=${m.description || ''} onClick=${() => attempt(() => api.login(a.adapter, m.id), 'Logged in').then(reload)}>${m.displayName}</button>`)}</div>`}
+    ${logins && (logins.items || logins).length > 0 && html`<div class="logins"><h3>Log-in</h3>${(logins.items || logins).map(m => html`<button title=${m.description || ''} onClick=${() => attempt(() => api.login(a.adapter, m.id), 'Logged in').then(reload)}>${m.displayName}</button>`)}</div>`}
   </article>`;
 }
 

@@ -1,14 +1,15 @@
 // The board: every session in the column of what it needs next.
 import { html, useRef, useState } from './h.js';
-import { sessions, loading, overlay, go, attempt, mayWrite, preference, putCard } from './store.js';
+import { sessions, loading, overlay, go, attempt, isSettledChild, mayWrite, preference, putCard, reader } from './store.js';
 import { api } from './api.js';
-import { costText, folder, isBroken, isLive, isToday, isWaiting, questionOf, statusText, timeOfDay, titleOf } from './format.js';
-import { Age, Empty, Head, Icon, Loading, Status, copy } from './ui.js';
+import { costText, definitionOf, folder, isBroken, isLive, isToday, isWaiting, questionOf, statusText, timeOfDay, titleOf } from './format.js';
+import { Age, Empty, Head, Icon, Loading, Problem, Status, copy, useLoad } from './ui.js';
 import { useKeys } from './keys.js';
 import { runDemo } from './demo.js';
 
 const agentFilter = preference('board.agent', '');
 const olderShown = preference('board.older', false);
+const childrenShown = preference('board.delegated', false);
 
 const COLUMNS = [
   { name: 'needs', title: 'Needs you', about: 'Runs that wait for your answer or approval', none: 'Nobody waits for you.', has: card => isWaiting(card.run?.status) },
@@ -23,9 +24,13 @@ export function Board() {
   const all = [...sessions.value.values()];
   const agents = [...new Set(all.map(c => c.session.adapter))].sort();
   const words = query.toLowerCase().split(/\s+/).filter(Boolean);
-  const shown = all.filter(card => card.session.status !== 'archived'
+  const fitting = all.filter(card => card.session.status !== 'archived'
     && (!agentFilter.value || card.session.adapter === agentFilter.value)
     && words.every(word => haystack(card).includes(word)));
+  const children = fitting.filter(isSettledChild).length;
+  const shown = childrenShown.value ? fitting : fitting.filter(card => !isSettledChild(card));
+  const isFiltered = words.length > 0 || agentFilter.value !== '';
+  const clear = () => { setQuery(''); agentFilter.value = ''; };
   const columns = COLUMNS.map(column => ({ ...column, cards: order(shown.filter(column.has), column.name) }));
   const placed = new Set(columns.flatMap(c => c.cards));
   const older = order(shown.filter(card => !placed.has(card)), 'older');
@@ -51,22 +56,37 @@ export function Board() {
           <option value="">All agents</option>${agents.map(a => html`<option value=${a}>${a}</option>`)}</select>`}
         ${mayWrite.value && html`<button class="primary" onClick=${() => { overlay.value = 'new'; }}><${Icon} name="plus" />New</button>`}
       </div></${Head}>
-    <div class="columns" ref=${grid}>
+    ${isFiltered && !fitting.length ? html`<${Empty} title="No session fits the filter"><button onClick=${clear}>Show all sessions</button></${Empty}>` : html`<div class="columns" ref=${grid}>
       ${columns.map(column => html`<section class=${`column ${column.name}`} key=${column.name} aria-label=${`${column.title}, ${column.cards.length}`}>
         <h2 title=${column.about}><i class="dot" aria-hidden="true"></i>${column.title}<span class="count">${column.cards.length}</span></h2>
-        <div class="cards">${column.cards.length ? column.cards.map(card => html`<${Card} key=${card.session.sessionId} card=${card} />`) : html`<p class="none">${column.none}</p>`}</div>
+        <div class="cards">${column.cards.length ? column.cards.map(card => html`<${Card} key=${card.session.sessionId} card=${card} />`) : html`<p class="none">${isFiltered ? 'None that fits the filter.' : column.none}</p>`}</div>
+        ${column.name === 'good' && children > 0 && html`<button class="ghost" onClick=${() => { childrenShown.value = !childrenShown.value; }}>${childrenShown.value ? 'Hide' : 'Show'} ${children} delegated</button>`}
       </section>`)}
-    </div>
+    </div>`}
     ${older.length > 0 && html`<details class="older" open=${olderShown.value} onToggle=${e => { olderShown.value = e.target.open; }}>
       <summary>Earlier <span class="count">${older.length}</span></summary>
-      ${olderShown.value && html`<ul class="list">${older.slice(0, 200).map(card => html`<li key=${card.session.sessionId}><a href=${`#/s/${card.session.sessionId}`}>
-        <${Status} status=${card.run?.status} quiet /><b>${titleOf(card.session)}</b><span class="muted">${card.session.adapter}</span><span class="muted grow">${folder(card.session.cwd)}</span><${Age} ms=${card.session.lastActivityAtMs} /></a></li>`)}</ul>`}
+      ${olderShown.value && html`<ul class="list">${older.slice(0, 200).map(({ session, run }) => html`<${Row} key=${session.sessionId} session=${session} run=${run} about=${folder(session.cwd)} />`)}</ul>`}
     </details>`}
+    <${Shared} />
   </div>`;
 }
 
+const Row = ({ session, run, about }) => html`<li><a href=${`#/s/${session.sessionId}`}><${Status} status=${run?.status} quiet /><b>${titleOf(session)}</b><span class="muted">${session.adapter}</span><span class="muted grow">${about}</span><${Age} ms=${session.lastActivityAtMs} /></a></li>`;
+
+/** Sessions that others of the org have shared, as they are when the list is opened: their events go to their owners. */
+function Shared() {
+  const { orgId, ownerId } = reader.value;
+  const [open, setOpen] = useState(false);
+  const { value, error } = useLoad(() => (open ? api.sessions({ scope: 'org', limit: 100 }) : Promise.resolve(null)), [open]);
+  if (!orgId) return null;
+  const others = value?.items.filter(session => session.ownerId !== ownerId) || [];
+  return html`<details class="older" onToggle=${e => setOpen(e.target.open)}><summary>Shared in ${orgId}</summary>${error && html`<${Problem} error=${error} />`}
+    ${value && !others.length && html`<p class="note">Nobody else has shared a session.</p>`}
+    <ul class="list">${others.map(session => html`<${Row} key=${session.sessionId} session=${session} run=${session.latestRun} about=${`of ${session.ownerId}`} />`)}</ul></details>`;
+}
+
 const haystack = ({ session, run, line }) =>
-  [session.title, session.key, session.adapter, session.model, session.cwd, run?.options?.cwd, run?.options?.model, line?.text].join(' ').toLowerCase();
+  [session.title, session.key, session.prompt, session.adapter, session.agentDefinition, session.model, session.cwd, run?.options?.cwd, run?.options?.model, line?.text].join(' ').toLowerCase();
 
 function order(cards, column) {
   const at = card => card.run?.updatedAtMs ?? card.session.lastActivityAtMs;
@@ -79,13 +99,16 @@ function Card({ card }) {
   const { session, run, line, usage } = card;
   const cwd = run?.options?.cwd || session.cwd;
   const model = run?.options?.model || session.model || run?.options?.modelProfile || session.modelProfile;
+  // A prompt that is the title is not said twice.
+  const said = line?.user && line.text === titleOf(session) ? null : line;
+  const where = [parentTitle(run), session.adapter, definitionOf(session), model, folder(cwd)].filter(Boolean).join(' · ');
   return html`<a class="card" href=${`#/s/${session.sessionId}`} data-session=${session.sessionId}>
     <span class="card-head"><b class="title">${titleOf(session)}</b>${session.pinned && html`<span class="pinned" title="Pinned"><${Icon} name="pin" /><span class="hidden-text">Pinned</span></span>`}<${Age} ms=${session.lastActivityAtMs} /></span>
     ${isWaiting(run?.status) && run.wait ? html`<span class="ask">${questionOf(run.wait)}</span>`
       : run?.error ? html`<span class="line error">${run.error.message}</span>`
-      : line ? html`<span class="line">${line.tool ? html`<${Icon} name="tool" />${line.tool}` : line.text}</span>`
+      : said ? html`<span class="line">${said.tool ? html`<${Icon} name="tool" />${said.tool}` : said.user ? `“${said.text}”` : said.text}</span>`
       : isLive(run?.status) && html`<span class="line">${statusText(run.status)} since ${timeOfDay(run.startedAtMs || run.createdAtMs)}</span>`}
-    <span class="meta"><span class="where" title=${[session.adapter, model, cwd].filter(Boolean).join(' · ')}>${[session.adapter, model, folder(cwd)].filter(Boolean).join(' · ')}</span>
+    <span class="meta"><span class="where" title=${cwd ? `${where} (${cwd})` : where}>${where}</span>${card.isQueued && html`<span title="Another prompt waits for this run">+ queued</span>`}
       <span class="cost" title="Cost of all its runs">${costText(usage)}</span></span>
   </a>`;
 }
@@ -110,13 +133,20 @@ async function pinFocused() {
   if (session) putCard(id, { session });
 }
 
-const COMMANDS = ['mainspring prompt "say hello"', 'mainspring chat', 'mainspring adapter list'];
+/** The session for which a run works, if it was delegated. */
+function parentTitle(run) {
+  if (!run?.parentRunId) return null;
+  const parent = [...sessions.value.values()].find(card => card.run?.runId === run.parentRunId);
+  return parent ? `for ${titleOf(parent.session)}` : 'delegated';
+}
+
+const COMMANDS = [['mainspring prompt "say hello"', 'one prompt'], ['mainspring chat', 'a conversation in the terminal'], ['mainspring adapter list', 'the agents that there are']];
 
 function FirstTime() {
   return html`<div class="view first"><${Empty} title="No sessions yet">
     <p>Every agent that runs here appears on this board: what it does, what it costs, and what it asks you.</p>
-    <ul class="commands">${COMMANDS.map(command => html`<li><code>${command}</code><button class="ghost square" aria-label=${`Copy ${command}`} onClick=${() => copy(command, 'Command')}><${Icon} name="copy" /></button></li>`)}</ul>
+    <ul class="commands">${COMMANDS.map(([command, about]) => html`<li><code class="grow">${command}</code><span class="note wide-only">${about}</span><button class="ghost square" aria-label=${`Copy ${command}`} onClick=${() => copy(command, 'Command')}><${Icon} name="copy" /></button></li>`)}</ul>
     ${mayWrite.value && html`<div class="actions"><button class="primary" onClick=${() => { overlay.value = 'new'; }}><${Icon} name="plus" />New session</button>
       <button onClick=${async () => { const id = await attempt(runDemo); if (id) go(`#/s/${id}`); }}>Run the demo here</button></div>`}
-  </${Empty}></div>`;
+  </${Empty}><${Shared} /></div>`;
 }

@@ -7,7 +7,7 @@ import { readToolEnds } from './derived.js';
 import { folderOf } from './message.js';
 import { Empty, Loading, Problem, Status, useLoad } from './ui.js';
 import { isLive, timeOfDay } from './format.js';
-import { mayWrite, toast } from './store.js';
+import { mayChange, toast } from './store.js';
 
 /** The changes of the run that still works: its turn is not on the path yet. */
 async function openChanges(run) {
@@ -38,7 +38,7 @@ export function Changes({ conversation }) {
   const base = folderOf(conversation);
   // A turn joins the path when it ends.
   const files = new Set([...value.files, ...open.diffs].map(file => file.path)).size;
-  const on = path => (mayWrite.value ? comment(path) : undefined);
+  const on = path => (mayChange(conversation.session.value) ? comment(path) : undefined);
   return html`<div class="view changes">
     <div class="changes-head"><span class="segments" role="group" aria-label="Which changes"><button aria-pressed=${inAll} onClick=${() => setInAll(true)}>In all</button><button aria-pressed=${!inAll} onClick=${() => setInAll(false)}>Per turn</button></span><${DiffSwitch} />
       <span class="muted grow">${files} ${files === 1 ? 'file' : 'files'}${value.next ? ' in the latest messages' : ''}</span>

@@ -5,8 +5,9 @@
 // So no byte is missing and none is shown twice.
 import { signal, batch } from './h.js';
 import { api, paths } from './api.js';
-import { noteTool, pathMessages } from './derived.js';
-import { isLive, isWaiting } from './format.js';
+import { noteTool, pathMessages, runEvents } from './derived.js';
+import { noteSent } from './drafts.js';
+import { isLive, isWaiting, textOf } from './format.js';
 import { withFeedback } from './feedback.js';
 import { comparePositions, split } from './sse.js';
 import { subscribe } from './streams.js';
@@ -66,7 +67,9 @@ export class Conversation {
     try {
       const snapshot = await api.snapshot(this.id);
       if (this.closed || this.loading !== mine) return;
-      const last = snapshot.activeRun ? null : (await api.runs({ session: this.id, limit: 1 })).items[0];
+      // A prompt that was removed from the queue is a run that never started.
+      const runs = snapshot.activeRun ? [] : (await api.runs({ session: this.id, limit: 10 })).items;
+      const last = runs.find(run => run.startedAtMs) || runs[0];
       if (this.closed || this.loading !== mine) return;
       batch(() => {
         this.adopt(snapshot, last);
@@ -75,6 +78,7 @@ export class Conversation {
         this.applyAll(frames);
       });
       this.readFeedback();
+      this.readPast(this.run.value);
     } catch (error) {
       if (error.code === undefined) throw error;
       if (this.session.value === null || error.code === 'not_found') this.error.value = error;
@@ -90,10 +94,19 @@ export class Conversation {
     if (join < 0) this.reachedStart.value = false;
     this.open.value = snapshot.partial.map(({ messageId, blocks }) => ({ messageId, blocks: blocks.map(b => ({ block: b.block, text: signal(b.text) })) }));
     this.session.value = snapshot.session;
-    this.queued.value = snapshot.queuedRuns;
+    this.adoptQueue(snapshot);
     this.setRun(snapshot.activeRun || lastRun || null);
     this.error.value = null;
     this.position = snapshot.position;
+  }
+
+  /** The prompts that wait. One that has joined the active run is among its messages. */
+  adoptQueue({ queuedRuns, queuedPrompts = [] }) {
+    for (const prompt of queuedPrompts) {
+      const run = queuedRuns.find(({ promptMessageId }) => promptMessageId === prompt.messageId);
+      if (run) noteSent(run.runId, textOf(prompt));
+    }
+    this.queued.value = queuedRuns.filter(run => !run.mergedIntoRunId);
   }
 
   setRun(run) {
@@ -211,7 +224,7 @@ export class Conversation {
     if (type === 'run.queued' && run?.runId !== runId) this.readQueue();
     if (type === 'run.starting' && run?.runId !== runId) {
       this.queued.value = this.queued.value.filter(r => r.runId !== runId);
-      this.setRun({ runId, sessionId: this.id, status: 'starting', createdAtMs: timestampMs, startedAtMs: timestampMs, updatedAtMs: timestampMs, adapter: this.session.value?.adapter, options: {}, attempts: 1 });
+      this.setRun({ runId, sessionId: this.id, status: 'starting', createdAtMs: timestampMs, startedAtMs: timestampMs, updatedAtMs: timestampMs, ownerId: this.session.value?.ownerId, adapter: this.session.value?.adapter, options: {}, attempts: 1 });
     }
     if (type === 'run.merged' || ((status === 'cancelled' || status === 'failed') && run?.runId !== runId)) this.queued.value = this.queued.value.filter(r => r.runId !== runId);
     if (this.run.value?.runId !== runId) return;
@@ -249,6 +262,18 @@ export class Conversation {
     if (!this.closed) this.feedback.value = items.reduce(withFeedback, this.feedback.value);
   }
 
+  /** Reads what the snapshot does not say of a run: its last progress, and how far its stop has come. */
+  async readPast(run) {
+    if (!run || (!isLive(run.status) && run.status !== 'cancelled')) return;
+    const events = await runEvents(run.runId).catch(() => []);
+    if (this.closed || this.run.value?.runId !== run.runId) return;
+    batch(() => {
+      const progress = events.findLast(event => event.type === 'progress.updated');
+      if (progress && !this.progress.value && isLive(this.run.value.status)) this.progress.value = progress.payload.text;
+      if (!this.stop.value) for (const { type, payload, timestampMs } of events) this.noteStop(type, payload, timestampMs);
+    });
+  }
+
   async readRun(runId) {
     const mine = (this.runRead = {});
     try {
@@ -259,11 +284,8 @@ export class Conversation {
   }
 
   async readQueue() {
-    const { items } = await api.runs({ session: this.id, status: 'queued', limit: 50 }).catch(() => ({ items: [] }));
-    if (this.closed) return;
-    const active = this.run.value;
-    if (!active || !isLive(active.status)) return;
-    this.queued.value = items.filter(r => r.runId !== active.runId).reverse();
+    const snapshot = await api.snapshot(this.id).catch(() => null);
+    if (snapshot && !this.closed && isLive(this.run.value?.status)) this.adoptQueue(snapshot);
   }
 
   /** Reads the page of messages before those that are known. */

@@ -20,11 +20,13 @@ export function toolEnds(runId) {
 export async function readToolEnds(runId) {
   const ends = new Map();
   try {
-    const { items } = await pages(`/v1/runs/${runId}/events`, {}, 2000, 'after');
-    for (const event of items) noteTool(ends, event);
+    for (const event of await runEvents(runId)) noteTool(ends, event);
   } catch { /* pruned events: the outcome is that of the message, the duration unknown */ }
   return ends;
 }
+
+/** The events of a run, from its beginning. */
+export const runEvents = async runId => (await pages(`/v1/runs/${runId}/events`, {}, 2000, 'after')).items;
 
 export function noteTool(ends, { type, payload, timestampMs }) {
   const id = payload?.toolUseId;

@@ -32,6 +32,12 @@ export function left(ms, now = Date.now()) {
   return `${Math.round(s / 86400)} d left`;
 }
 
+/** The time of a moment, with its day if it is not today. */
+export const moment = ms => (isToday(ms) ? timeOfDay(ms) : `${dayOf(ms)}, ${timeOfDay(ms)}`);
+
+/** A time that still grows, in whole seconds. */
+export const elapsed = ms => (ms < 60000 ? `${Math.max(0, Math.floor(ms / 1000))} s` : duration(ms));
+
 export function duration(ms) {
   if (ms == null) return 'unknown';
   if (ms < 1000) return `${Math.round(ms)} ms`;
@@ -71,6 +77,13 @@ export function bytes(n) {
 
 export const allTokens = u => (u ? (u.inputTokens || 0) + (u.outputTokens || 0) + (u.cacheReadTokens || 0) + (u.cacheWriteTokens || 0) : 0);
 
+/** All tokens of a usage. Those of an agent that reports nothing are unknown, not 0. */
+export function tokenCount(usage) {
+  const all = allTokens(usage);
+  if (!usage || (!all && (usage.atLeast || usage.costUsd == null))) return 'unknown';
+  return (usage.atLeast ? '≥ ' : '') + tokens(all);
+}
+
 /** The last two parts of a folder, enough to recognise it. */
 export function folder(path) {
   if (!path) return '';
@@ -78,7 +91,11 @@ export function folder(path) {
   return parts.length > 2 ? `…/${parts.slice(-2).join('/')}` : path;
 }
 
-export const titleOf = session => session?.title || session?.key || (session ? `Session ${shortId(session.sessionId)}` : 'Session');
+/** The definition of a session's agent, if it is not the built-in one. */
+export const definitionOf = ({ agentDefinition }) => (agentDefinition?.startsWith('mainspring.') ? null : agentDefinition);
+
+/** The title of a session. One without gets it when its first run is done: until then its prompt says what it is. */
+export const titleOf = session => session?.title || session?.key || session?.prompt || (session ? `Session ${shortId(session.sessionId)}` : 'Session');
 export const shortId = id => (id || '').replace(/^([a-z]+_.{6}).*$/, '$1');
 
 const STATUS = {

@@ -1,7 +1,7 @@
 // The start: sign in, follow all sessions, show the view that the address names.
 import { html, render, useEffect, useState } from './h.js';
 import { setCredentials, signedIn, whenSignedOut } from './api.js';
-import { follow, identify, toast } from './store.js';
+import { follow, identify } from './store.js';
 import { finishSignIn } from './oidc.js';
 import { redeemTicket, SignIn } from './signin.js';
 import { startNotifications } from './notify.js';

@@ -7,7 +7,7 @@ import { Markdown, StreamingMarkdown } from './markdown.js';
 import { Diff } from './diffview.js';
 import { FeedbackPanel, Thumbs } from './feedback.js';
 import { Icon, copy } from './ui.js';
-import { mayWrite } from './store.js';
+import { mayChange, mayWrite } from './store.js';
 
 /** Items of a transcript: messages without those that only hold tool results. Of what has not changed, the items stay the same. */
 export function transcriptItems(messages, open) {
@@ -44,10 +44,11 @@ export function Message({ item, conversation, busy, onEdit, onRegenerate, onFork
   // Within an answer there are many messages: what can be done with one is made when the reader reaches it.
   const [isReached, setReached] = useState(false);
   const reach = inner && !isReached ? () => setReached(true) : undefined;
-  const canChange = mayWrite.value && !busy;
+  const canChange = mayChange(conversation.session.value) && !busy;
   const takesFeedback = role === 'assistant' && !inner && !['generating', 'not_started'].includes(status);
+  const by = role === 'assistant' && writerOf(message, conversation.session.value);
   return html`<article class=${`message ${role} ${status} ${inner ? 'inner' : ''}`} id=${message.messageId} aria-label=${role === 'user' ? 'Prompt' : 'Answer'} tabindex=${inner ? 0 : undefined} onPointerEnter=${reach} onFocusIn=${reach}>
-    ${editing
+    ${by && html`<p class="by">${by}</p>`}${editing
       ? html`<${Edit} text=${text} onCancel=${() => setEditing(false)} onSend=${value => { setEditing(false); onEdit(message, value); }} />`
       : content.map((block, i) => html`<${Block} key=${i} block=${block} message=${message} results=${results} conversation=${conversation} />`)}
     ${!reach && html`<footer class="message-foot">
@@ -61,14 +62,18 @@ export function Message({ item, conversation, busy, onEdit, onRegenerate, onFork
         ${canChange && role === 'assistant' && action('redo', 'Answer again', () => onRegenerate(message))}
         ${canChange && role === 'user' && text && action('edit', 'Edit and send again', () => setEditing(true))}
         ${mayWrite.value && action('fork', 'Fork from here', () => onFork(message))}
-        ${message.runId && html`<a class="ghost" href=${`#/r/${message.runId}`}>Run</a>`}
+        ${message.runId && html`<a class="ghost" href=${`#/r/${message.runId}`}>Details</a>`}
       </span>${takesFeedback && html`<span class="thumbs"><${Thumbs} message=${message} conversation=${conversation} panel=${panel} setPanel=${setPanel} /></span>`}</span></footer>`}
     ${panel && html`<${FeedbackPanel} key=${panel} message=${message} conversation=${conversation} sentiment=${panel} onClose=${() => setPanel(null)} />`}</article>`;
 }
 
+/** The member of a network, or the other program, that wrote a message; nothing for the agent of the session. */
+const writerOf = ({ agent }, session) => (agent && unversioned(agent) !== unversioned(session?.agentDefinition) && !agent.startsWith('mainspring.') ? unversioned(agent) : null);
+const unversioned = name => name?.replace(/@\d+$/, '');
+
 /** Tokens and cost. Of an agent that reports nothing, neither is known. */
 function usageText(usage) {
-  if (allTokens(usage)) return `${tokens(allTokens(usage))} tokens · ${costText(usage)}`;
+  if (allTokens(usage)) return `${usage.atLeast ? '≥ ' : ''}${tokens(allTokens(usage))} tokens · ${costText(usage)}`;
   return usage.costUsd == null ? 'usage unknown' : costText(usage);
 }
 

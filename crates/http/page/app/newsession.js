@@ -9,10 +9,17 @@ import { bytes } from './format.js';
 const lastAgent = preference('new.agent', '');
 const lastFolder = preference('new.folder', '');
 
+/** The agent that is offered first: one that can work now, the script agent last. */
+function firstReady(list, models) {
+  const rank = a => (['still', 'bad'].includes(readiness(a, models)[0]) ? 3 : a.adapter === 'script' ? 2 : 1);
+  return [...list].sort((a, b) => rank(a) - rank(b))[0]?.adapter || '';
+}
+
 export function NewSession() {
   const list = adapters.value;
   const models = useLoad(() => api.models(), []);
-  const [agent, setAgent] = useState(list.some(a => a.adapter === lastAgent.value) ? lastAgent.value : list[0]?.adapter || '');
+  const [chosenAgent, setAgent] = useState(list.some(a => a.adapter === lastAgent.value) ? lastAgent.value : null);
+  const agent = chosenAgent ?? firstReady(list, models.value);
   const [folder, setFolder] = useState(lastFolder.value);
   const [model, setModel] = useState('');
   const [mode, setMode] = useState('act');
@@ -21,6 +28,7 @@ export function NewSession() {
   const [busy, setBusy] = useState(false);
   const [over, setOver] = useState(false);
   const field = useRef();
+  const picker = useRef();
   useEffect(() => { field.current?.focus(); }, []);
   const close = () => closeOverlay('new');
   const chosen = list.find(a => a.adapter === agent);
@@ -62,6 +70,6 @@ export function NewSession() {
       <label>Mode<select value=${mode} onChange=${e => setMode(e.target.value)}><option value="act">May act</option><option value="ask">Reads only</option></select></label>
     </div>
     ${agent === 'script' && html`<p class="note">The script agent has no model: it executes lines such as <code>say hello</code> or <code>ask Tea or coffee?</code></p>`}
-    <div class="actions"><button class="primary" disabled=${busy || !prompt.trim() || !agent}>${busy ? 'Starting…' : 'Start'}</button><button type="button" onClick=${close}>Cancel</button><span class="grow"></span><span class="muted">Drop or paste files here</span></div>
+    <div class="actions"><button class="primary" title="Ctrl Enter" disabled=${busy || !prompt.trim() || !agent}>${busy ? 'Starting…' : 'Start'}</button><button type="button" onClick=${close}>Cancel</button><span class="grow"></span><span class="note wide-only">Drop, paste or</span><button type="button" onClick=${() => picker.current.click()}><${Icon} name="file" />Attach files</button><input ref=${picker} type="file" multiple hidden onChange=${e => { add(e.target.files); e.target.value = ''; }} /></div>
   </form></${Dialog}>`;
 }

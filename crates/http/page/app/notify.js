@@ -1,7 +1,7 @@
 // Notifications of the browser for what needs the reader. One that was answered
 // elsewhere is withdrawn. With several tabs, the same tag shows it once.
 import { effect } from './h.js';
-import { go, notifications, waiting, needsYou } from './store.js';
+import { go, notifications, needsYou, route, sessions, waiting } from './store.js';
 import { questionOf, titleOf } from './format.js';
 
 const shown = new Map();
@@ -14,8 +14,9 @@ export async function askPermission() {
 
 export function startNotifications() {
   effect(() => {
-    const count = needsYou.value;
-    document.title = count ? `(${count}) mainspring` : 'mainspring';
+    const { view, id } = route.value;
+    const name = view === 'session' ? sessions.value.has(id) && titleOf(sessions.value.get(id).session) : view !== 'board' && view[0].toUpperCase() + view.slice(1);
+    document.title = `${needsYou.value ? `(${needsYou.value}) ` : ''}${name ? `${name} · ` : ''}mainspring`;
   });
   effect(() => {
     const open = new Map(waiting.value.map(card => [card.run.wait.waitId, card]));

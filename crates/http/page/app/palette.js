@@ -7,7 +7,7 @@ import { keySheet } from './keys.js';
 import { titleOf } from './format.js';
 
 const PLACES = [
-  ['Board', '#/', 'board'], ['Inbox', '#/inbox', 'inbox'], ['Agents', '#/agents', 'agents'], ['Usage', '#/usage', 'usage'], ['Settings', '#/settings', 'settings'],
+  ['Board', '#/', 'board', 'g b'], ['Inbox', '#/inbox', 'inbox', 'g i'], ['Agents', '#/agents', 'agents', 'g a'], ['Usage', '#/usage', 'usage', 'g u'], ['Settings', '#/settings', 'settings', 'g s'],
 ];
 
 export function Palette() {
@@ -26,10 +26,10 @@ export function Palette() {
     const words = query.toLowerCase().split(/\s+/).filter(Boolean);
     const fits = text => words.every(word => text.toLowerCase().includes(word));
     const actions = [
-      ...(mayWrite.value ? [{ label: 'New session', icon: 'plus', run: () => { overlay.value = 'new'; } }] : []),
-      ...PLACES.map(([label, hash, icon]) => ({ label, icon, run: () => { close(); go(hash); } })),
+      ...(mayWrite.value ? [{ label: 'New session', icon: 'plus', keys: 'n', run: () => { overlay.value = 'new'; } }] : []),
+      ...PLACES.map(([label, hash, icon, keys]) => ({ label, icon, keys, run: () => { close(); go(hash); } })),
       ...['light', 'dark', 'system'].map(name => ({ label: `Appearance: ${name}`, icon: { light: 'sun', dark: 'moon', system: 'auto' }[name], run: () => { theme.value = name; close(); } })),
-      { label: 'Keys', icon: 'settings', run: () => { overlay.value = 'keys'; } },
+      { label: 'Keys', icon: 'settings', keys: '?', run: () => { overlay.value = 'keys'; } },
     ].filter(item => fits(item.label));
     const found = [...sessions.value.values()].filter(c => fits(`${titleOf(c.session)} ${c.session.adapter} ${c.session.cwd || ''}`))
       .sort((a, b) => b.session.lastActivityAtMs - a.session.lastActivityAtMs).slice(0, 8)
@@ -48,7 +48,7 @@ export function Palette() {
   return html`<${Dialog} label="Go to or do" onClose=${close}><div class="palette">
     <input role="combobox" aria-expanded="true" aria-controls="palette-list" aria-activedescendant=${`palette-${at}`} aria-label="Search sessions, messages and actions" placeholder="Search sessions, messages and actions" value=${query} onInput=${e => setQuery(e.target.value)} onKeyDown=${keyDown} ref=${e => e && !e.dataset.seen && (e.dataset.seen = 1, setTimeout(() => e.focus()))} />
     <ul id="palette-list" role="listbox" aria-label="Found" ref=${list}>${items.map((item, i) => html`<li id=${`palette-${i}`} role="option" aria-selected=${i === at} onMouseMove=${() => setAt(i)} onClick=${item.run}>
-      ${item.status ? html`<${Status} status=${item.status} quiet />` : item.icon ? html`<${Icon} name=${item.icon} />` : html`<i class="dot"></i>`}<span class="grow">${item.label}</span><span class="muted">${item.detail || ''}</span></li>`)}
+      ${item.status ? html`<${Status} status=${item.status} quiet />` : item.icon ? html`<${Icon} name=${item.icon} />` : html`<i class="dot"></i>`}<span class="grow">${item.label}</span>${item.keys ? html`<${Keys} keys=${item.keys} />` : html`<span class="muted">${item.detail || ''}</span>`}</li>`)}
       ${!items.length && html`<li class="none" role="option" aria-selected="false">Nothing found.</li>`}</ul></div></${Dialog}>`;
 }
 

@@ -2,7 +2,7 @@
 // were called for it, and what they took.
 import { html } from './h.js';
 import { api } from './api.js';
-import { allTokens, cost, duration, timeExact, tokens } from './format.js';
+import { allTokens, cost, duration, timeExact, tokenCount, tokens } from './format.js';
 
 /** Reads the route of a run; null if none of its events is a decision of a router. */
 export async function readRoute(runId, events) {
@@ -25,7 +25,7 @@ export function Route({ route }) {
   return html`<section class="route"><h2>Route <span class="count">${route.network}</span></h2>
     <ol class="hops" aria-label="Decisions of the router">${route.decisions.map(d => html`<${Hop} key=${d.routeNo} decision=${d} />`)}</ol>
     ${route.members.length > 0 && html`<div class="table-frame" tabindex="0" role="region" aria-label="Members"><table><thead><tr><th>Member</th><th class="num">Calls</th><th class="num">Model calls</th><th class="num">Took</th><th class="num">Tokens</th><th class="num">Cost</th></tr></thead>
-      <tbody>${route.members.map(m => html`<tr><td>${m.member}</td><td class="num">${m.calls}</td><td class="num">${m.steps}</td><td class="num">${duration(m.durationMs)}</td><td class="num">${tokens(allTokens(m.usage))}</td><td class="num">${cost(m.usage)}</td></tr>`)}
+      <tbody>${route.members.map(m => html`<tr><td>${m.member}</td><td class="num">${m.calls}</td><td class="num">${m.steps}</td><td class="num">${duration(m.durationMs)}</td><td class="num">${tokenCount(m.usage)}</td><td class="num">${cost(m.usage)}</td></tr>`)}
       ${route.routing && html`<tr class="dim"><td>routing model</td><td></td><td></td><td></td><td class="num">${tokens(allTokens(route.routing))}</td><td class="num">${cost(route.routing)}</td></tr>`}</tbody></table></div>`}</section>`;
 }
 
@@ -36,7 +36,7 @@ function Hop({ decision }) {
   return html`<li class=${called.length > 1 ? 'parallel' : ''}><div class="hop-agents">
       ${called.map(name => html`<${Member} name=${name} call=${callOf(name)} />`)}
       ${!called.length && html`<b class="hop-end">${ENDS[decision.end] || 'The network ends.'}</b>`}</div>
-    <p class="note" title=${timeExact(decision.decidedAtMs)}>${why(decision)}${decision.skipped?.length ? ` · skipped ${decision.skipped.join(', ')}` : ''}${decision.stack?.length ? ` · then ${decision.stack.flat().join(', ')}` : ''}</p></li>`;
+    <p class="note" title=${timeExact(decision.decidedAtMs)}>${called.length || decision.by.kind !== 'sequence' ? why(decision) : 'everybody in the sequence was called'}${decision.skipped?.length ? ` · skipped ${decision.skipped.join(', ')}` : ''}${decision.stack?.length ? ` · then ${decision.stack.flat().join(', ')}` : ''}</p></li>`;
 }
 
 function Member({ name, call }) {

@@ -1,10 +1,10 @@
 // A run: when each part of it happened, what it cost, and what it left.
 import { html, useEffect, useMemo, useState } from './h.js';
 import { api, pages, paths } from './api.js';
-import { allTokens, bytes, cost, decider, duration, isBroken, isLive, number, shortId, statusText, timeExact, timeOfDay, titleOf, tokens } from './format.js';
-import { Age, Empty, Icon, Loading, Problem, Status, tone, useLoad } from './ui.js';
+import { allTokens, bytes, cost, costText, duration, elapsed, isBroken, isLive, moment, number, textOf, timeExact, timeOfDay, titleOf, tokenCount, tokens } from './format.js';
+import { Empty, Icon, Loading, Problem, Status, tone, useLoad } from './ui.js';
 import { download, pretty } from './message.js';
-import { attempt, mayWrite, usageOf } from './store.js';
+import { attempt, mayChange, sessions, usageOf } from './store.js';
 import { Wait } from './wait.js';
 import { eventText } from './events.js';
 import { timeline } from './timeline.js';
@@ -14,13 +14,18 @@ import { Goals, Tasks } from './plan.js';
 
 async function readRun(id) {
   const run = await api.run(id);
-  const [attempts, steps, events, kin, artifacts, processes, session] = await Promise.all([
+  const [attempts, steps, events, kin, artifacts, processes, session, prompt] = await Promise.all([
     api.attempts(id), api.steps(id), pages(`/v1/runs/${id}/events`, {}, 3000, 'after').catch(() => ({ items: [] })),
     api.delegations(id), api.runArtifacts(id), api.processes(id).catch(() => ({ items: [] })), api.sessionGet(run.sessionId),
+    // A queued prompt is not part of the tree yet.
+    run.startedAtMs && promptOf(run) ? api.message(run.sessionId, promptOf(run)).catch(() => null) : null,
   ]);
   const route = await readRoute(id, events.items).catch(() => null);
-  return { run, route, attempts: attempts.items, steps: steps.items, events: events.items, more: events.next, kin, artifacts: artifacts.items, processes: processes.items, session };
+  return { run, route, prompt, attempts: attempts.items, steps: steps.items, events: events.items, more: events.next, kin, artifacts: artifacts.items, processes: processes.items, session };
 }
+
+/** The message that a run answers. */
+const promptOf = ({ promptMessageId, place }) => promptMessageId || place?.messageId;
 
 export function RunView({ id }) {
   const { value, error, reload } = useLoad(() => readRun(id), [id]);
@@ -33,19 +38,22 @@ export function RunView({ id }) {
     });
     return () => { clearTimeout(timer); stop(); };
   }, [id]);
-  if (error && !value) return html`<div class="view"><${Empty} title=${error.code === 'not_found' ? 'There is no such run' : 'The run cannot be read'}><${Problem} error=${error} /><a class="button" href="#/">Back to the board</a></${Empty}></div>`;
+  if (error && !value) return html`<div class="view"><${Empty} title=${error.code === 'not_found' ? 'There is no such run' : 'The run cannot be read'}>${error.code !== 'not_found' && html`<${Problem} error=${error} />`}<a class="button" href="#/">Back to the board</a></${Empty}></div>`;
   if (!value) return html`<${Loading} what="Reading the run" />`;
   return html`<${Run} data=${value} reload=${reload} />`;
 }
 
 function Run({ data, reload }) {
-  const { run, route, attempts, steps, events, kin, artifacts, processes, session } = data;
+  const { run, route, prompt, attempts, steps, events, kin, artifacts, processes, session } = data;
   const live = isLive(run.status);
   const since = run.startedAtMs || run.createdAtMs;
+  const mayAct = mayChange(run);
+  const asked = textOf(prompt).trim();
   return html`<div class="view run">
-    <header class="view-head"><div><p class="crumb"><a href=${`#/s/${run.sessionId}`}>${titleOf(session)}</a></p><h1>Run ${run.runNo}</h1><p class="about">One prompt, and everything that was done for it.</p></div>
-      <div class="actions">${mayWrite.value && live && html`<button onClick=${() => attempt(() => api.cancel(run.runId)).then(reload)}><${Icon} name="stop" />Stop</button>`}
-      ${mayWrite.value && isBroken(run.status) && html`<button onClick=${() => attempt(() => api.retry(run.runId), 'Retrying').then(reload)}><${Icon} name="redo" />Retry</button>`}</div></header>
+    <header class="view-head"><div><p class="crumb"><a href=${`#/s/${run.sessionId}`}>${titleOf({ ...session, prompt: sessions.value.get(run.sessionId)?.session.prompt })}</a></p><h1>Run ${run.runNo}</h1><p class="about">One prompt, and everything that was done for it.</p></div>
+      <div class="actions">${mayAct && live && html`<button onClick=${() => attempt(() => api.cancel(run.runId)).then(reload)}><${Icon} name="stop" />Stop</button>`}
+      ${mayAct && isBroken(run.status) && html`<button onClick=${() => attempt(() => api.retry(run.runId), 'Retrying').then(reload)}><${Icon} name="redo" />Retry</button>`}</div></header>
+    ${asked && html`<a class="run-prompt" href=${`#/s/${run.sessionId}/m/${promptOf(run)}`} title="Show it in the conversation">${asked.slice(0, 600)}</a>`}
     ${run.error && html`<${Problem} error=${run.error} />`}
     ${run.wait && run.status.startsWith('waiting') && html`<${Wait} run=${run} />`}
     <dl class="facts">
@@ -54,7 +62,7 @@ function Run({ data, reload }) {
       <div><dt>Mode</dt><dd>${run.mode === 'act' ? 'may act' : 'reads only'}</dd></div>
       <div><dt>Folder</dt><dd>${run.options.cwd || session.cwd || 'the agent’s own'}</dd></div>
       <div><dt>Began</dt><dd>${timeExact(since)}</dd></div>
-      <div><dt>Took</dt><dd>${live ? `${duration(Date.now() - since)} so far` : duration((run.completedAtMs ?? run.updatedAtMs) - since)}</dd></div>
+      <div><dt>Took</dt><dd>${live ? `${elapsed(Date.now() - since)} so far` : duration((run.completedAtMs ?? run.updatedAtMs) - since)}</dd></div>
       <div><dt>Tokens</dt><dd>${tokenText(usageOf(run))}</dd></div>
       <div><dt>Cost</dt><dd>${cost(usageOf(run))}</dd></div>
       ${run.budget && html`<div><dt>Budget</dt><dd>${budget(run.budget)}</dd></div>`}
@@ -68,7 +76,7 @@ function Run({ data, reload }) {
     ${(kin.parent || kin.children.length > 0) && html`<${Delegations} kin=${kin} />`}
     ${artifacts.length > 0 && html`<${Artifacts} artifacts=${artifacts} />`}
     ${processes.length > 0 && html`<section><h2>Still running</h2><p class="note">Processes that its turns left behind.</p><ul class="list">${processes.map(p => html`<li><code>${p.pid}</code> <code class="grow">${p.command}</code></li>`)}</ul>
-      ${mayWrite.value && html`<button onClick=${() => attempt(() => api.processesEnd(run.runId), 'Ended').then(reload)}>End them</button>`}</section>`}
+      ${mayAct && html`<button onClick=${() => attempt(() => api.processesEnd(run.runId), 'Ended').then(reload)}>End them</button>`}</section>`}
     <${Attempts} attempts=${attempts} />
     <${Events} events=${events} more=${data.more} />
   </div>`;
@@ -100,19 +108,9 @@ function Timeline({ data }) {
     <ol>${rows.map((row, i) => html`<li class=${`${row.kind} ${row.tone}`}>
       <span class="name" title=${row.label}>${row.label}</span>
       <button class="track" aria-label=${`${row.label}: ${row.detail}, ${row.open ? 'still open' : duration(row.to - row.from)}`} onClick=${() => setChosen(chosen === i ? null : i)}>
-        <i class=${row.open ? 'open' : ''} style=${{ left: `${((row.from - from) / span) * 100}%`, width: `${Math.max(0.4, ((row.to - row.from) / span) * 100)}%` }}></i>
-        <b class=${isInside(row, from, span) ? 'inside' : ''} style=${barLabel(row, from, span)}>${row.open ? 'open' : row.unknown ? 'unknown' : duration(row.to - row.from)}</b></button>
+        <span class="lane"><i class=${row.open ? 'open' : ''} style=${{ left: `${((row.from - from) / span) * 100}%`, width: `${Math.max(0.4, ((row.to - row.from) / span) * 100)}%` }}></i>
+        <b style=${{ left: `calc(${((row.to - from) / span) * 100}% + 6px)` }}>${row.open ? elapsed(row.to - row.from) : row.unknown ? 'unknown' : duration(row.to - row.from)}</b></span></button>
       ${chosen === i && html`<p class="detail">${row.detail} · ${timeExact(row.from)}</p>`}</li>`)}</ol></section>`;
-}
-
-/** True for a bar that leaves no room beside it. */
-const isInside = (row, from, span) => (row.to - from) / span >= 0.8 && (row.from - from) / span < 0.12;
-
-/** The length of a bar is written behind it, before it near the right edge, or on it. */
-function barLabel(row, from, span) {
-  if (isInside(row, from, span)) return { right: '8px' };
-  const end = (row.to - from) / span;
-  return end < 0.8 ? { left: `calc(${end * 100}% + 6px)` } : { right: `calc(${(1 - (row.from - from) / span) * 100}% + 6px)` };
 }
 
 function Steps({ steps }) {
@@ -123,28 +121,37 @@ function Steps({ steps }) {
 }
 
 function Delegations({ kin }) {
-  const line = (d, runId, label) => html`<li><a href=${`#/r/${runId}`}><${Status} status=${d.status === 'pending' ? 'queued' : d.status} /><span class="tag">${d.mode}</span><span class="grow">${d.objective}</span>
-    ${d.request?.options?.limits && html`<span class="muted">${Object.entries(d.request.options.limits).filter(([, v]) => v != null).map(([k, v]) => `${k} ${v}`).join(', ')}</span>`}<span class="muted">${label}</span></a>${kin.children.includes(d) && html`<${Children} runId=${d.childRunId} />`}</li>`;
   return html`<section><h2>Delegations</h2><ul class="list tree-list">
-    ${kin.parent && line(kin.parent, kin.parent.parentRunId, 'the run that delegated this one')}${kin.children.map(d => line(d, d.childRunId, 'child'))}</ul></section>`;
+    ${kin.parent && html`<li><a href=${`#/r/${kin.parent.parentRunId}`}><span class="muted">for</span><span class="grow">the run that delegated this one</span><span class="tag">${kin.parent.mode}</span></a></li>`}
+    ${kin.children.map(d => html`<${Child} key=${d.childRunId} delegation=${d} />`)}</ul></section>`;
 }
 
-function Children({ runId }) {
-  const { value } = useLoad(() => api.delegations(runId), [runId]);
-  if (!value?.children.length) return null;
-  return html`<ul class="list tree-list">${value.children.map(d => html`<li><a href=${`#/r/${d.childRunId}`}><${Status} status=${d.status === 'pending' ? 'queued' : d.status} /><span class="tag">${d.mode}</span><span class="grow">${d.objective}</span></a><${Children} runId=${d.childRunId} /></li>`)}</ul>`;
+/** Delegated work: its goal, what is left of its budget, its cost, and what it delegated itself. */
+function Child({ delegation: d }) {
+  const { value } = useLoad(() => Promise.all([api.run(d.childRunId), api.delegations(d.childRunId)]), [d.childRunId, d.status]);
+  const [run, kin] = value || [];
+  return html`<li><a href=${`#/r/${d.childRunId}`}><${Status} status=${d.status === 'pending' ? 'queued' : d.status} /><span class="tag">${d.mode}</span><span class="grow">${d.objective}</span>
+    ${run?.budget && html`<span class="muted">${budget(run.budget)}</span>`}${run && html`<span class="muted">${costText(usageOf(run))}</span>`}</a>
+    ${kin?.children.length > 0 && html`<ul class="list tree-list">${kin.children.map(child => html`<${Child} key=${child.childRunId} delegation=${child} />`)}</ul>`}</li>`;
 }
 
 function Artifacts({ artifacts }) {
   return html`<section><h2>Artifacts <span class="count">${artifacts.length}</span></h2><ul class="list">${artifacts.map(a => html`<li class="artifact"><${ArtifactLine} artifact=${a} /></li>`)}</ul></section>`;
 }
 
+const PATCH = /\.(diff|patch)$|^text\/x-(diff|patch)$/;
+const SHOWN_LINES = 2000;
+
+/** A change as another tool wrote it, line by line. */
+const Patch = ({ text }) => html`<div class="diff"><div class="rows" tabindex="0" role="region" aria-label="Changes">${text.split('\n').slice(0, SHOWN_LINES).map(line => html`<div class=${`row ${{ '+': 'add', '-': 'del' }[line[0]] || ''}`}><code>${line || ' '}</code></div>`)}</div></div>`;
+
 const TEXT = /^(text\/|application\/(json|xml|toml|yaml|javascript|x-sh))/;
 
 export function ArtifactLine({ artifact }) {
   const [shown, setShown] = useState(null);
   const type = artifact.mimeType || '';
-  const isText = TEXT.test(type);
+  const isPatch = PATCH.test(type) || PATCH.test(artifact.name || '');
+  const isText = isPatch || TEXT.test(type);
   const isImage = /^image\/(png|jpeg|gif|webp|avif)$/.test(type);
   useEffect(() => () => { if (shown?.url) URL.revokeObjectURL(shown.url); }, [shown]);
   const toggle = async () => {
@@ -155,7 +162,7 @@ export function ArtifactLine({ artifact }) {
   };
   return html`<div class="artifact-line"><${Icon} name="file" /><b class="grow">${artifact.name || artifact.kind}</b><span class="muted">${artifact.role}</span><span class="muted">${type || 'unknown type'}</span><span class="muted">${bytes(artifact.sizeBytes)}</span>
     ${(isText || isImage) && html`<button class="ghost" aria-expanded=${shown !== null} onClick=${toggle}>${shown ? 'Hide' : 'Preview'}</button>`}<button class="ghost" onClick=${() => attempt(() => download(artifact.artifactId, artifact.name || artifact.artifactId).then(() => null))}>Download</button></div>
-    ${shown?.text !== undefined && html`<pre tabindex="0"><code>${shown.text}</code></pre>`}${shown?.url && html`<img class="preview" src=${shown.url} alt=${artifact.name || 'Artifact'} />`}`;
+    ${shown?.text !== undefined && isPatch && html`<${Patch} text=${shown.text} />`}${shown?.text !== undefined && !isPatch && html`<pre tabindex="0"><code>${shown.text}</code></pre>`}${shown?.url && html`<img class="preview" src=${shown.url} alt=${artifact.name || 'Artifact'} />`}`;
 }
 
 function Attempts({ attempts }) {
@@ -190,11 +197,12 @@ export function RunList({ conversation }) {
   const run = conversation.run.value;
   const { value, error } = useLoad(() => api.runs({ session: id, limit: 100 }), [id, run?.runId, run?.status]);
   const usage = useLoad(() => api.sessionUsage(id), [id, run?.status]);
+  const prompts = new Map(conversation.messages.value.map(message => [message.messageId, textOf(message).trim()]));
   if (error) return html`<div class="view"><${Problem} error=${error} /></div>`;
   if (!value) return html`<${Loading} />`;
   return html`<div class="view runs"><p class="note">Each prompt makes one run. It ends done, stopped, failed, timed out or orphaned, and may be tried again.</p>
-    ${usage.value && html`<dl class="facts"><div><dt>Runs</dt><dd>${usage.value.runs}${usage.value.delegatedRuns ? ` and ${usage.value.delegatedRuns} delegated` : ''}</dd></div><div><dt>Tokens</dt><dd>${usage.value.totalUsage.atLeast ? 'at least ' : ''}${number(allTokens(usage.value.totalUsage))}</dd></div><div><dt>Cost</dt><dd>${cost(usage.value.totalUsage)}</dd></div></dl>`}
-    <div class="table-frame" tabindex="0" role="region" aria-label="Runs"><table><thead><tr><th>Run</th><th>Status</th><th>Agent</th><th>Began</th><th class="num">Took</th><th class="num">Tokens</th><th class="num">Cost</th></tr></thead><tbody>
-    ${value.items.map(r => html`<tr><td><a href=${`#/r/${r.runId}`}>Run ${r.runNo}</a></td><td><${Status} status=${r.status} /></td><td>${r.adapter}</td><td><${Age} ms=${r.createdAtMs} /></td><td class="num">${r.startedAtMs ? duration((r.completedAtMs || Date.now()) - r.startedAtMs) : '–'}</td><td class="num">${tokens(allTokens(r.usage))}</td><td class="num">${cost(usageOf(r))}</td></tr>`)}
+    ${usage.value && html`<dl class="facts"><div><dt>Runs</dt><dd>${usage.value.runs}${usage.value.delegatedRuns ? ` and ${usage.value.delegatedRuns} delegated` : ''}</dd></div><div><dt>Tokens</dt><dd>${tokenCount(usage.value.totalUsage)}</dd></div><div><dt>Cost</dt><dd>${cost(usage.value.totalUsage)}</dd></div></dl>`}
+    <div class="table-frame" tabindex="0" role="region" aria-label="Runs"><table><thead><tr><th>Run</th><th>Status</th><th class="wide-only">Prompt</th><th class="wide-only">Agent</th><th>Began</th><th class="num">Took</th><th class="num wide-only">Tokens</th><th class="num">Cost</th></tr></thead><tbody>
+    ${value.items.map(r => html`<tr><td><a href=${`#/r/${r.runId}`}>Run ${r.runNo}</a></td><td><${Status} status=${r.status} /></td><td class="wide-only"><span class="one-line">${prompts.get(promptOf(r)) || ''}</span></td><td class="wide-only">${r.adapter}</td><td><time title=${timeExact(r.createdAtMs)}>${moment(r.createdAtMs)}</time></td><td class="num">${r.startedAtMs ? duration((r.completedAtMs || Date.now()) - r.startedAtMs) : '–'}</td><td class="num wide-only">${tokenCount(usageOf(r))}</td><td class="num">${cost(usageOf(r))}</td></tr>`)}
     </tbody></table></div></div>`;
 }

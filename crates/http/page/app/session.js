@@ -12,8 +12,8 @@ import { SessionTree } from './tree.js';
 import { Changes } from './changes.js';
 import { RunList } from './run.js';
 import { Dialog, Empty, Icon, Loading, Menu, Problem, Status, copy } from './ui.js';
-import { costText, duration, folder, isBroken, isLive, isWaiting, timeOfDay, titleOf } from './format.js';
-import { attempt, go, mayWrite, putCard, toast, usageOf } from './store.js';
+import { costText, definitionOf, duration, elapsed, folder, isBroken, isLive, isWaiting, timeOfDay, titleOf } from './format.js';
+import { attempt, go, mayChange, mayWrite, putCard, sessions, toast, usageOf } from './store.js';
 import { useKeys } from './keys.js';
 
 const TABS = [['chat', 'Conversation'], ['tree', 'Tree'], ['changes', 'Changes'], ['runs', 'Runs']];
@@ -23,11 +23,11 @@ export function SessionView({ id, tab, message }) {
   useEffect(() => { conversation.start(); return () => conversation.close(); }, [conversation]);
   const session = conversation.session.value;
   useLayoutEffect(() => { if (session) document.querySelector('main')?.focus({ preventScroll: true }); }, [session?.sessionId]);
-  if (conversation.error.value && !session) return html`<div class="view"><${Empty} title=${conversation.error.value.code === 'not_found' ? 'There is no such session' : 'The session cannot be read'}><p>It may have been deleted, or belongs to somebody who has not shared it.</p><${Problem} error=${conversation.error.value} /><a class="button" href="#/">Back to the board</a></${Empty}></div>`;
+  if (conversation.error.value && !session) return html`<div class="view"><${Empty} title=${conversation.error.value.code === 'not_found' ? 'There is no such session' : 'The session cannot be read'}>${conversation.error.value.code === 'not_found' ? html`<p>It may have been deleted, or belongs to somebody who has not shared it.</p>` : html`<${Problem} error=${conversation.error.value} />`}<a class="button" href="#/">Back to the board</a></${Empty}></div>`;
   if (!session) return html`<${Loading} what="Reading the session" />`;
   return html`<div class="session" key=${id}>
     <${Header} conversation=${conversation} tab=${tab} />
-    ${tab === 'tree' ? html`<${SessionTree} conversation=${conversation} />`
+    ${tab === 'tree' ? html`<${SessionTree} conversation=${conversation} target=${message} />`
       : tab === 'changes' ? html`<${Changes} conversation=${conversation} />`
       : tab === 'runs' ? html`<${RunList} conversation=${conversation} />`
       : html`<${Chat} conversation=${conversation} target=${message} />`}
@@ -49,17 +49,18 @@ function Header({ conversation, tab }) {
   const [renaming, setRenaming] = useState(false);
   const [deleting, setDeleting] = useState(false);
   const change = (body, done) => attempt(() => api.sessionPatch(session.sessionId, body), done);
-  const write = mayWrite.value;
+  const write = mayChange(session);
+  const title = titleOf({ ...session, prompt: sessions.value.get(session.sessionId)?.session.prompt });
   const cwd = run?.options?.cwd || session.cwd;
   const model = session.model || session.modelProfile || run?.options?.model;
   return html`<header class="session-head">
     <div class="session-title">
       <a class="back" href="#/" aria-label="Back to the board"><${Icon} name="chevron" /></a>
-      ${renaming ? html`<${Rename} session=${session} onDone=${() => setRenaming(false)} />` : html`<h1 title=${titleOf(session)}>${titleOf(session)}</h1>`}
+      ${renaming ? html`<${Rename} session=${session} onDone=${() => setRenaming(false)} />` : html`<h1 title=${title}>${title}</h1>`}
       ${session.pinned && html`<span class="pinned" title="Pinned"><${Icon} name="pin" /></span>`}
       <${Menu} label="Actions of the session" items=${[
         write && { label: 'Rename', run: () => setRenaming(true) },
-        write && { label: session.pinned ? 'Unpin' : 'Pin', run: () => pin(conversation) },
+        mayWrite.value && { label: session.pinned ? 'Unpin' : 'Pin', run: () => pin(conversation) },
         { label: 'Copy link', run: () => copy(`${location.origin}${location.pathname}#/s/${session.sessionId}`, 'Link') },
         { label: 'Copy id', run: () => copy(session.sessionId, 'Id') },
         { label: 'Export as a file', run: () => exportSession(session) },
@@ -68,11 +69,11 @@ function Header({ conversation, tab }) {
         write && { label: 'Delete…', danger: true, run: () => setDeleting(true) },
       ]} />
     </div>
-    <p class="session-meta"><span>${session.adapter}</span>${model && html`<span>${model}</span>`}${cwd && html`<span title=${cwd}>${folder(cwd)}</span>`}
-      ${session.forkedFrom && html`<a href=${`#/s/${session.forkedFrom.sessionId}/m/${session.forkedFrom.messageId}`}>forked</a>`}
+    <p class="session-meta"><span>${session.adapter}</span>${definitionOf(session) && html`<span>${definitionOf(session)}</span>`}${model && html`<span>${model}</span>`}${cwd && html`<span title=${cwd}>${folder(cwd)}</span>`}
+      ${session.forkedFrom && html`<a href=${`#/s/${session.forkedFrom.sessionId}/m/${session.forkedFrom.messageId}`}>fork of ${titleOf(sessions.value.get(session.forkedFrom.sessionId)?.session || session.forkedFrom)}</a>`}
       ${session.status !== 'open' && html`<span class="tag">${session.status}</span>`}</p>
     <nav class="tabs" aria-label="Session">${TABS.map(([name, label]) => html`<a href=${`#/s/${session.sessionId}${name === 'chat' ? '' : `/${name}`}`} aria-current=${tab === name ? 'page' : undefined}>${label}</a>`)}</nav>
-    ${deleting && html`<${Dialog} label="Delete the session" onClose=${() => setDeleting(false)}><h2>Delete “${titleOf(session)}”?</h2>
+    ${deleting && html`<${Dialog} label="Delete the session" onClose=${() => setDeleting(false)}><h2>Delete “${title}”?</h2>
       <p>Its messages, runs and artifacts are deleted. This cannot be undone.</p>
       <div class="actions"><button class="danger solid" onClick=${async () => { if (await attempt(() => api.sessionDelete(session.sessionId), 'Deleted')) go('#/'); setDeleting(false); }}>Delete</button><button onClick=${() => setDeleting(false)}>Keep</button></div></${Dialog}>`}
   </header>`;
@@ -98,6 +99,7 @@ function Chat({ conversation, target }) {
   const session = conversation.session.value;
   const run = conversation.run.value;
   const live = isLive(run?.status);
+  const isOwn = mayChange(session);
   const handle = useRef();
   const field = useRef();
   const [atEnd, setAtEnd] = useState(true);
@@ -107,7 +109,7 @@ function Chat({ conversation, target }) {
   useEffect(() => {
     if (!target) return;
     conversation.reach(target).then(found => {
-      if (!found) { toast('This message is not on the active path: look for it in the tree.'); return; }
+      if (!found) { toast('This message is not on the active path.'); go(`#/s/${session.sessionId}/tree/${target}`); return; }
       requestAnimationFrame(() => {
         handle.current?.toKey(target);
         setTimeout(() => document.getElementById(target)?.classList.add('target'), 150);
@@ -138,8 +140,8 @@ function Chat({ conversation, target }) {
     { keys: 'G | End', label: 'Go to the end', run: () => handle.current.toEnd() },
     { keys: 'j', label: 'Scroll down', run: () => handle.current.element().scrollBy({ top: 160 }) },
     { keys: 'k', label: 'Scroll up', run: () => handle.current.element().scrollBy({ top: -160 }) },
-    { keys: 's', label: 'Stop the run', run: () => live && mayWrite.value && stop(run) },
-    { keys: 'r', label: 'Retry the run', run: () => isBroken(run?.status) && mayWrite.value && attempt(() => api.retry(run.runId)) },
+    { keys: 's', label: 'Stop the run', run: () => live && isOwn && stop(run) },
+    { keys: 'r', label: 'Retry the run', run: () => isBroken(run?.status) && isOwn && attempt(() => api.retry(run.runId)) },
     { keys: 't', label: 'Tree', run: () => go(`#/s/${session.sessionId}/tree`) },
     { keys: 'x', label: 'Changes', run: () => go(`#/s/${session.sessionId}/changes`) },
   ]);
@@ -150,7 +152,8 @@ function Chat({ conversation, target }) {
     ${!items.length && !live && html`<p class="nothing">Nothing has been said yet.</p>`}
     ${!atEnd && html`<button class="to-end" aria-label="Go to the end" onClick=${() => handle.current.toEnd()}><${Icon} name="down" /></button>`}
     <div class="below"><${PlanLine} run=${run} /><${RunStrip} conversation=${conversation} />
-      ${mayWrite.value && html`<${Composer} session=${session} busy=${live} field=${field} onSent=${() => handle.current.toEnd()} />`}</div>
+      ${isOwn ? html`<${Composer} session=${session} busy=${live} field=${field} onSent=${() => handle.current.toEnd()} />`
+        : mayWrite.value && html`<div class="composer closed"><p class="note">This session belongs to ${session.ownerId}. You may read it, and go on in a fork of your own.</p>${items.length > 0 && html`<button onClick=${() => fork(conversation.messages.value.at(-1))}>Fork</button>`}</div>`}</div>
   </div>`;
 }
 
@@ -171,8 +174,8 @@ function Now({ conversation }) {
 }
 
 function Queued({ run }) {
-  return html`<div class="queued"><${Status} status="queued" /><span class="grow">${sentTexts.get(run.runId) || 'A prompt'}</span>
-    ${mayWrite.value && html`<button class="ghost" onClick=${() => stop(run)}>Remove</button>`}</div>`;
+  return html`<div class="queued"><${Status} status="queued" />${run.steers && html`<span class="tag" title="Joins the present run at its next step">steers</span>`}<span class="grow">${sentTexts.get(run.runId) || 'A prompt'}</span>
+    ${mayChange(run) && html`<button class="ghost" onClick=${() => stop(run)}>Remove</button>`}</div>`;
 }
 
 /** The state of the run, above the composer: since when, stop and its stages, why it broke. */
@@ -188,11 +191,11 @@ function RunStrip({ conversation }) {
   if (!run) return null;
   const stages = conversation.stop.value;
   const since = run.startedAtMs || run.createdAtMs;
-  const write = mayWrite.value;
+  const write = mayChange(conversation.session.value);
   const spent = run.usage && (run.usage.costUsd == null || run.usage.costUsd > 0 || run.usage.inputTokens > 0);
   return html`<div class=${`strip ${isBroken(run.status) ? 'bad' : ''}`}>
     <${Status} status=${run.status} />
-    ${live ? html`<span class="muted">${duration(Math.max(0, Date.now() - since))}</span>` : run.completedAtMs && html`<span class="muted">${timeOfDay(run.completedAtMs)} · ${duration(run.completedAtMs - since)}</span>`}
+    ${live ? html`<span class="muted">${elapsed(Date.now() - since)}</span>` : run.completedAtMs && html`<span class="muted">${timeOfDay(run.completedAtMs)} · ${duration(run.completedAtMs - since)}</span>`}
     ${spent && html`<span class="muted">${costText(usageOf(run))}</span>`}
     ${run.attempts > 1 && html`<span class="muted">attempt ${run.attempts}</span>`}
     ${stages && html`<ol class="stages" aria-label="Stopping">
@@ -201,7 +204,7 @@ function RunStrip({ conversation }) {
       ${stages.stoppedAtMs && html`<li>stopped${stages.proof ? ` (${PROOF[stages.proof] || stages.proof})` : ''}</li>`}</ol>`}
     ${isBroken(run.status) && run.error && !saysError(conversation.messages.value, run) && html`<span class="why">${run.error.message} <code>${run.error.code}</code></span>`}
     <span class="grow"></span>
-    <a href=${`#/r/${run.runId}`}>Run</a>
+    <a href=${`#/r/${run.runId}`}>Details</a>
     ${write && live && run.status !== 'cancelling' && html`<button class="ghost" onClick=${() => stop(run)}><${Icon} name="stop" />Stop</button>`}
     ${write && isBroken(run.status) && html`<button onClick=${() => attempt(() => api.retry(run.runId), 'Retrying')}><${Icon} name="redo" />Retry</button>`}
   </div>`;

@@ -1,8 +1,9 @@
 // Settings of this browser, and of the server what the reader may see and change.
 import { html, useState } from './h.js';
 import { api, setCredentials, signInKind } from './api.js';
-import { Age, Dialog, Head, Icon, Problem, copy, useLoad } from './ui.js';
-import { attempt, isAdmin, notifications, reader, theme } from './store.js';
+import { moment } from './format.js';
+import { Confirm, Dialog, Head, Icon, Problem, copy, useLoad } from './ui.js';
+import { attempt, isAdmin, isOperator, notifications, reader, theme } from './store.js';
 import { askPermission } from './notify.js';
 import { Approvals, Grants } from './permissions.js';
 import { Webhooks } from './webhooks.js';
@@ -21,7 +22,7 @@ export function Settings() {
     <${Webhooks} />
     <${Grants} />
     <${Approvals} />
-    <${Metrics} /></div>`;
+    ${isOperator.value && html`<${Metrics} />`}</div>`;
 }
 
 async function signOut() {
@@ -45,8 +46,8 @@ function KeyList() {
   const [secret, setSecret] = useState(null);
   const create = async event => {
     event.preventDefault();
-    const { name, role, owner } = event.target.elements;
-    const made = await attempt(() => api.keyCreate({ name: name.value, role: role.value, ...(owner.value ? { ownerId: owner.value } : {}) }));
+    const { name, role, owner, org } = event.target.elements;
+    const made = await attempt(() => api.keyCreate({ name: name.value, role: role.value, ...(owner.value ? { ownerId: owner.value } : {}), ...(org?.value ? { orgId: org.value } : {}) }));
     if (!made) return;
     setMaking(false);
     setSecret(made);
@@ -54,11 +55,11 @@ function KeyList() {
   };
   const state = k => (k.revokedAtMs ? 'revoked' : k.expiresAtMs && k.expiresAtMs < Date.now() ? 'expired' : 'in force');
   return html`<section><h2>Keys <button onClick=${() => setMaking(true)}><${Icon} name="plus" />New key</button></h2>${error && html`<${Problem} error=${error} />`}
-    ${value && (value.items.length ? html`<div class="table-frame" tabindex="0" role="region" aria-label="Keys"><table><thead><tr><th>Name</th><th class="wide-only">Owner</th><th>Role</th><th>State</th><th class="wide-only">Made</th><th><span class="hidden-text">Actions</span></th></tr></thead><tbody>${value.items.map(k => html`<tr class=${state(k) === 'in force' ? '' : 'dim'}><td>${k.name}</td><td class="wide-only">${k.ownerId}${k.orgId ? ` (${k.orgId})` : ''}</td><td>${k.role}</td><td>${state(k)}</td><td class="wide-only"><${Age} ms=${k.createdAtMs} /></td>
-      <td class="num">${state(k) === 'in force' && html`<button class="ghost danger" onClick=${() => attempt(() => api.keyRevoke(k.keyId), 'Revoked').then(reload)}>Revoke</button>`}</td></tr>`)}</tbody></table></div>` : html`<p class="note">No keys. The token of the state directory does everything.</p>`)}
+    ${value && (value.items.length ? html`<div class="table-frame" tabindex="0" role="region" aria-label="Keys"><table><thead><tr><th>Name</th><th class="wide-only">Owner</th><th>Role</th><th>State</th><th class="wide-only">Made</th><th><span class="hidden-text">Actions</span></th></tr></thead><tbody>${[...value.items].sort((a, b) => (state(a) !== 'in force') - (state(b) !== 'in force')).map(k => html`<tr key=${k.keyId} class=${state(k) === 'in force' ? '' : 'dim'}><td>${k.name}${k.keyId === reader.value.keyId && html` <span class="tag">this browser</span>`}</td><td class="wide-only">${k.ownerId}${k.orgId ? ` (${k.orgId})` : ''}</td><td>${k.role}</td><td>${state(k)}</td><td class="wide-only">${moment(k.createdAtMs)}</td>
+      <td class="num">${state(k) === 'in force' && html`<${Confirm} label="Revoke" sure="Revoke it for good" onSure=${() => attempt(() => api.keyRevoke(k.keyId), 'Revoked').then(reload)} />`}</td></tr>`)}</tbody></table></div>` : html`<p class="note">No keys. The token of the state directory does everything.</p>`)}
     ${making && html`<${Dialog} label="New key" onClose=${() => setMaking(false)}><h2>New key</h2><form class="form" onSubmit=${create}>
       <label>Name<input name="name" required autofocus /></label><label>Role<select name="role"><option value="member">member: reads and changes</option><option value="viewer">viewer: reads</option><option value="admin">admin: manages keys too</option></select></label>
-      <label>Owner<input name="owner" placeholder="you" /></label><div class="actions"><button class="primary">Create</button><button type="button" onClick=${() => setMaking(false)}>Cancel</button></div></form></${Dialog}>`}
+      <label>Owner<input name="owner" placeholder="you" /></label>${isOperator.value && html`<label>Org<input name="org" placeholder="none" /></label>`}<div class="actions"><button class="primary">Create</button><button type="button" onClick=${() => setMaking(false)}>Cancel</button></div></form></${Dialog}>`}
     ${secret && html`<${Dialog} label="The key" onClose=${() => setSecret(null)}><h2>Copy it now</h2><p>The secret of “${secret.name}” is shown once and stored nowhere.</p><pre class="command" tabindex="0"><code>${secret.secret}</code></pre>
       <div class="actions"><button class="primary" onClick=${() => copy(secret.secret, 'Key')}>Copy</button><button onClick=${() => setSecret(null)}>Done</button></div></${Dialog}>`}</section>`;
 }
@@ -66,5 +67,5 @@ function KeyList() {
 function Metrics() {
   const [open, setOpen] = useState(false);
   const { value, error } = useLoad(() => (open ? api.metrics() : Promise.resolve(null)), [open]);
-  return html`<section><details onToggle=${e => setOpen(e.target.open)}><summary><h2>Metrics</h2></summary>${error && html`<${Problem} error=${error} />`}${value && html`<pre tabindex="0"><code>${value.split('\n').filter(l => !l.startsWith('#')).join('\n')}</code></pre>`}</details></section>`;
+  return html`<section><details onToggle=${e => setOpen(e.target.open)}><summary><h2>Metrics</h2></summary>${error && html`<${Problem} error=${error} />`}${value && html`<pre tabindex="0"><code>${value.split('\n').filter(l => l && !l.startsWith('#')).sort().join('\n')}</code></pre>`}</details></section>`;
 }

@@ -1,7 +1,7 @@
 // The frame of all views: navigation, connection, dialogs, toasts.
 import { html, useLayoutEffect } from './h.js';
-import { connection, dismiss, go, mayWrite, needsYou, overlay, route, sessions, storeFailure, theme, toasts, now } from './store.js';
-import { age, isWaiting, timeOfDay, titleOf } from './format.js';
+import { connection, dismiss, go, isSettledChild, mayWrite, needsYou, overlay, route, sessions, storeFailure, theme, toasts } from './store.js';
+import { isWaiting, timeOfDay, titleOf } from './format.js';
 import { Icon, Status } from './ui.js';
 import { useKeys } from './keys.js';
 import { wake } from './streams.js';
@@ -41,7 +41,7 @@ export function Shell() {
 }
 
 function Side({ view, id }) {
-  const all = [...sessions.value.values()].filter(c => c.session.status !== 'archived');
+  const all = [...sessions.value.values()].filter(c => c.session.status !== 'archived' && !isSettledChild(c));
   const recent = all.sort((a, b) => (b.session.pinned === true) - (a.session.pinned === true) || isWaiting(b.run?.status) - isWaiting(a.run?.status) || b.session.lastActivityAtMs - a.session.lastActivityAtMs).slice(0, 14);
   const next = { system: 'light', light: 'dark', dark: 'system' };
   const icons = { system: 'auto', light: 'sun', dark: 'moon' };

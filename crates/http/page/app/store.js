@@ -1,7 +1,7 @@
 // State that all views share: the reader, the route, the sessions, the connection.
 import { signal, computed, batch } from './h.js';
 import { api, pages, paths, reportSignedOut } from './api.js';
-import { isLive, isWaiting, textOf, lastLine } from './format.js';
+import { isBroken, isLive, isWaiting, textOf, lastLine } from './format.js';
 import { subscribe } from './streams.js';
 
 export const route = signal(parseRoute());
@@ -25,8 +25,12 @@ export function usageOf(run) {
   return live ? { ...run.usage, costUsd: null } : run.usage;
 }
 
+/** True if the reader may change a session or run. Others of its org may read it, pin it, fork it and judge it. */
+export const mayChange = owned => mayWrite.value && owned?.ownerId === reader.value.ownerId;
 export const mayWrite = computed(() => reader.value !== null && reader.value.role !== 'viewer');
 export const isAdmin = computed(() => reader.value?.role === 'admin');
+/** True for who runs the server: log-ins of agents and metrics concern every owner. */
+export const isOperator = computed(() => isAdmin.value && !reader.value.orgId);
 
 // ---- routes -------------------------------------------------------------
 
@@ -35,7 +39,7 @@ function parseRoute() {
     try { return decodeURIComponent(part); } catch { return part; }
   });
   const [view, id, ...rest] = parts;
-  if (view === 's' && id) return { view: 'session', id, tab: rest[0] === 'm' ? 'chat' : rest[0] || 'chat', message: rest[0] === 'm' ? rest[1] : null };
+  if (view === 's' && id) return { view: 'session', id, tab: rest[0] === 'm' ? 'chat' : rest[0] || 'chat', message: ['m', 'tree'].includes(rest[0]) ? rest[1] : null };
   if (view === 'r' && id) return { view: 'run', id };
   const plain = ['inbox', 'agents', 'usage', 'settings'];
   return { view: plain.includes(view) ? view : 'board' };
@@ -101,7 +105,8 @@ function cardOf({ latestRun, card, ...session }, known) {
   const { kind, ...last } = card.last || {};
   // While a run works, its own last line is newer than the last message of the path.
   const line = (run && isLive(run.status) && known?.run?.runId === run.runId && known.line) || (kind ? last : null);
-  return { session, run, line, usage: card.usage };
+  const isQueued = Boolean(card.activeRun) && latestRun?.status === 'queued';
+  return { session: { ...session, prompt: card.prompt }, run, line, usage: card.usage, isQueued };
 }
 
 const readCards = (query, most) => pages('/v1/sessions', { view: 'cards', ...query }, most);
@@ -227,6 +232,9 @@ export async function identify() {
 export const waiting = computed(() => [...sessions.value.values()]
   .filter(card => isWaiting(card.run?.status) && card.run.wait)
   .sort((a, b) => a.run.updatedAtMs - b.run.updatedAtMs));
+
+/** Work that a run delegated and that has ended: the run that delegated it tells the rest. */
+export const isSettledChild = ({ run }) => Boolean(run?.parentRunId) && !isLive(run.status) && !isBroken(run.status);
 
 export const needsYou = computed(() => waiting.value.length);
 export { put as putCard, fetchCard };

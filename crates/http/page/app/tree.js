@@ -2,7 +2,7 @@
 // branch. The active path is the bold lane, abandoned branches are dashed.
 import { html, useEffect, useMemo, useRef, useState } from './h.js';
 import { api, pages } from './api.js';
-import { attempt, go, mayWrite } from './store.js';
+import { attempt, go, mayChange, mayWrite } from './store.js';
 import { isLive, statusText, textOf, timeExact, timeOfDay } from './format.js';
 import { Markdown } from './markdown.js';
 import { Loading, Problem, useLoad } from './ui.js';
@@ -46,13 +46,13 @@ export function layout(nodes) {
   return rows;
 }
 
-export function SessionTree({ conversation }) {
+export function SessionTree({ conversation, target }) {
   const { id } = conversation;
   const session = conversation.session.value;
   const run = conversation.run.value;
   const { value, error, reload } = useLoad(() => pages(`/v1/sessions/${id}/tree`, {}, MOST, 'after'), [id, session.tipMessageId, run?.status]);
   const rows = useMemo(() => (value ? layout(value.items) : []), [value]);
-  const [choice, setChosen] = useChoice(null);
+  const [choice, setChosen] = useChoice(target || null);
   const chosen = choice.current;
   const [other, setOther] = useState(null);
   const indexOf = id => rows.findIndex(r => r.node.messageId === id);
@@ -68,7 +68,7 @@ export function SessionTree({ conversation }) {
     if (top + ROW > box.current.scrollTop + box.current.clientHeight) box.current.scrollTop = top + ROW - box.current.clientHeight;
   };
   const proceed = async () => {
-    if (indexOf(choice.current) < 0 || !mayWrite.value) return;
+    if (indexOf(choice.current) < 0 || !mayChange(session)) return;
     if (await attempt(() => api.navigate(id, choice.current), 'The conversation goes on from there')) go(`#/s/${id}`);
   };
   useKeys('Tree', [
@@ -86,7 +86,7 @@ export function SessionTree({ conversation }) {
     <${Graph} rows=${rows} chosen=${chosen} other=${other} onChoose=${setChosen} box=${box} />
     <aside class="preview-pane" aria-label="Preview">${at < 0 ? html`<p class="note">${rows.length} messages, ${leaves} ${leaves === 1 ? 'end' : 'ends'}${value.next ? ', more exist' : ''}. The bold line is the active path; dashed branches did not succeed. Choose a message to read it, and to go on from there.</p>`
       : other && other !== chosen ? html`<${Compare} rows=${rows} left=${other} right=${chosen} onClose=${() => setOther(null)} />`
-      : html`<${Preview} row=${rows[at]} busy=${isLive(run?.status)} onProceed=${proceed} onMark=${() => setOther(chosen)} marked=${other === chosen} id=${id} />`}</aside>
+      : html`<${Preview} row=${rows[at]} busy=${isLive(run?.status)} onProceed=${proceed} onMark=${() => setOther(chosen)} marked=${other === chosen} session=${session} />`}</aside>
   </div>`;
 }
 
@@ -112,7 +112,7 @@ function Graph({ rows, chosen, other, onChoose, box }) {
     const onScroll = () => { frame ||= requestAnimationFrame(look); };
     look();
     element.addEventListener('scroll', onScroll, { passive: true });
-    const tip = rows.findLast(r => r.node.active);
+    const tip = rows.find(r => r.node.messageId === chosen) || rows.findLast(r => r.node.active);
     if (tip) element.scrollTop = Math.max(0, tip.index * ROW - element.clientHeight / 2);
     return () => { element.removeEventListener('scroll', onScroll); cancelAnimationFrame(frame); };
   }, [rows]);
@@ -132,7 +132,7 @@ function Graph({ rows, chosen, other, onChoose, box }) {
         class=${`graph-row ${r.node.active ? 'active' : ''} ${r.node.abandoned ? 'abandoned' : ''} ${other === r.node.messageId ? 'marked' : ''}`}
         style=${{ top: `${r.index * ROW}px`, paddingLeft: `${width}px` }} onClick=${() => onChoose(r.node.messageId)}>
         <span class="who">${r.node.role === 'user' ? 'You' : 'Agent'}</span><span class="text">${labelOf(r.node)}</span>
-        ${r.node.abandoned && html`<span class="tag">abandoned</span>`}<time>${timeOfDay(r.node.createdAtMs)}</time></div>`)}
+        ${(r.node.abandoned || ['failed', 'cancelled'].includes(r.node.status)) && html`<span class="tag">${r.node.abandoned ? 'abandoned' : statusText(r.node.status).toLowerCase()}</span>`}<time>${timeOfDay(r.node.createdAtMs)}</time></div>`)}
     </div></div>`;
 }
 
@@ -142,12 +142,13 @@ function edge(x1, y1, x2, y2) {
   return `M${x1} ${y1}V${y2 - bend}C${x1} ${y2 - bend / 3} ${x2} ${y2 - bend / 1.5} ${x2} ${y2}`;
 }
 
-function Preview({ row, busy, onProceed, onMark, marked, id }) {
+function Preview({ row, busy, onProceed, onMark, marked, session }) {
   const { node } = row;
+  const id = session.sessionId;
   return html`<h2>${node.role === 'user' ? 'Prompt' : 'Answer'}</h2>
     <p class="note">${timeExact(node.createdAtMs)} · ${node.status}${node.abandoned ? ' · abandoned: its run did not succeed' : ''}</p>
     <div class="preview-text"><${Markdown} text=${textOf(node) || labelOf(node)} /></div>
-    <div class="actions">${mayWrite.value && !node.abandoned && html`<button class="primary" disabled=${busy} title=${busy ? 'A run is active: stop it or wait' : ''} onClick=${onProceed}>Go on from here</button>`}
+    <div class="actions">${mayChange(session) && !node.abandoned && html`<button class="primary" disabled=${busy} title=${busy ? 'A run is active: stop it or wait' : ''} onClick=${onProceed}>Go on from here</button>`}
       <button aria-pressed=${marked} onClick=${onMark}>${marked ? 'Choose another to compare' : 'Compare'}</button>
       ${mayWrite.value && !node.abandoned && html`<button onClick=${async () => { const made = await attempt(() => api.fork(id, { messageId: node.messageId }), 'Forked'); if (made) go(`#/s/${made.sessionId}`); }}>Fork</button>`}
       ${node.active && html`<a class="button" href=${`#/s/${id}/m/${node.messageId}`}>Show in the conversation</a>`}</div>`;
@@ -166,5 +167,5 @@ function Compare({ rows, left, right, onClose }) {
   let shared = 0;
   while (shared < a.length && shared < b.length && a[shared] === b[shared]) shared++;
   const column = path => html`<div class="compare-column">${path.slice(shared).map(r => html`<div class=${`compare-message ${r.node.role}`}><b>${r.node.role === 'user' ? 'You' : 'Agent'}</b><${Markdown} text=${textOf(r.node) || labelOf(r.node)} /></div>`)}${path.length === shared && html`<p class="note">Ends where they part.</p>`}</div>`;
-  return html`<h2>Compared</h2><p class="note">${shared} shared messages above. <button class="ghost" onClick=${onClose}>Close</button></p><div class="compare">${column(a)}${column(b)}</div>`;
+  return html`<h2>Compared</h2><p class="note">${shared === 1 ? 'One shared message' : `${shared} shared messages`} above; from there, first the marked one, then the chosen one. <button class="ghost" onClick=${onClose}>Close</button></p><div class="compare">${column(a)}${column(b)}</div>`;
 }

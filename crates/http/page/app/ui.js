@@ -107,6 +107,12 @@ export function Dialog({ label, onClose, children, wide }) {
     <div class="dialog-body">${children}</div></dialog>`;
 }
 
+/** A button for what cannot be undone: it asks once more, and forgets that when it loses the focus. */
+export function Confirm({ label, sure, onSure }) {
+  const [asked, setAsked] = useState(false);
+  return html`<button class=${`ghost danger ${asked ? 'asked' : ''}`} onBlur=${() => setAsked(false)} onClick=${() => (asked ? onSure() : setAsked(true))}>${asked ? sure : label}</button>`;
+}
+
 /** A button that opens a list of actions. Empty actions are left out. */
 export function Menu({ label, icon = 'more', items }) {
   const [open, setOpen] = useState(false);

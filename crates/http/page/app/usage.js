@@ -2,7 +2,7 @@
 import { html, useMemo, useState } from './h.js';
 import { api } from './api.js';
 import { dayOf, dollars, number, titleOf, tokens } from './format.js';
-import { Head, Loading, Problem, useLoad } from './ui.js';
+import { Empty, Head, Loading, Problem, useLoad } from './ui.js';
 import { sessions } from './store.js';
 
 const RANGES = [7, 30, 90];
@@ -46,7 +46,7 @@ export function Usage() {
       <span class="segments" role="group" aria-label="Unit">${[['cost', 'Cost'], ['tokens', 'Tokens']].map(([name, label]) => html`<button aria-pressed=${unit === name} onClick=${() => setUnit(name)}>${label}</button>`)}</span>
       <span class="segments" role="group" aria-label="Days">${RANGES.map(n => html`<button aria-pressed=${days === n} onClick=${() => setDays(n)}>${n} days</button>`)}</span></div></${Head}>
     ${daily.damagedRuns > 0 && html`<p class="note">${number(daily.damagedRuns)} runs cannot be read and are not counted.</p>`}
-    <div class="totals">
+    ${total.runs === 0 ? html`<${Empty} title=${`No runs in the last ${days} days`}><p>What your agents use appears here: by day, agent, model and session.</p></${Empty}>` : html`<div class="totals">
       <div><b>${dollars(total.costUsd)}</b><span>known cost</span></div><div><b>${tokens(total.tokens)}</b><span>tokens</span></div><div><b>${number(total.runs)}</b><span>runs</span></div>
       <div class=${total.unknown + total.partly ? 'unknown' : ''}><b>${number(total.unknown)}</b><span>runs of unknown cost</span></div>${total.partly > 0 && html`<div class="unknown"><b>${number(total.partly)}</b><span>runs known in part</span></div>`}</div>
     <${Days} value=${value} unit=${unit} />
@@ -54,7 +54,7 @@ export function Usage() {
       <${Breakdown} title="By agent" groups=${combine(daily.groups, g => g.agent)} unit=${unit} />
       <${Breakdown} title="By model" groups=${combine(value.models.groups, g => g.model || 'default model')} unit=${unit} />
       <${Breakdown} title="By session" groups=${combine(value.bySession.groups, g => g.sessionId)} unit=${unit} label=${id => html`<a href=${`#/s/${id}`}>${titleOf(sessions.value.get(id)?.session || { sessionId: id })}</a>`} />
-    </div></div>`;
+    </div>`}</div>`;
 }
 
 const startOfDay = ms => new Date(ms).setHours(0, 0, 0, 0);
@@ -78,9 +78,9 @@ function Days({ value, unit }) {
     return { from: at, parts, total: parts.reduce((s, p) => s + amount(p, unit), 0), unknown: parts.reduce((s, p) => s + p.unknown, 0) };
   }), [value, unit]);
   const most = Math.max(...columns.map(c => c.total), unit === 'cost' ? 0.01 : 10);
-  // Texts keep their size: a phone gets a picture of its own width.
-  const W = matchMedia('(max-width: 760px)').matches ? 360 : 720;
-  const labels = W < 720 ? 4 : 8;
+  // The picture is as wide as its place, so that its texts keep their size.
+  const W = Math.min(1100, Math.max(300, document.querySelector('main').clientWidth - 40));
+  const labels = Math.floor(W / 90);
   const H = 180;
   const step = W / days;
   return html`<figure class="chart"><svg viewBox=${`0 0 ${W} ${H + 24}`} role="img" aria-label=${`${unit === 'cost' ? 'Cost' : 'Tokens'} by day, at most ${show(most, unit)}`}>
@@ -89,7 +89,7 @@ function Days({ value, unit }) {
         <rect class="hit" x=${i * step} y="0" width=${step} height=${H} />
         ${c.parts.map(p => { const h = (amount(p, unit) / most) * (H - 14); y -= h; return html`<rect class=${`hue${agents.indexOf(p.key) % HUES}`} x=${i * step + step * 0.16} y=${y} width=${step * 0.68} height=${h} rx="1.5" />`; })}
         ${c.unknown > 0 && html`<circle class="unknown" cx=${(i + 0.5) * step} cy=${y - 6} r="2.500" />`}
-        ${i % Math.ceil(days / labels) === 0 && html`<text x=${i ? (i + 0.5) * step : 0} y=${H + 16} text-anchor=${i ? 'middle' : 'start'}>${dayOf(c.from)}</text>`}</g>`; })}
+        ${(days - 1 - i) % Math.ceil(days / labels) === 0 && html`<text x=${i === days - 1 ? W : (i + 0.5) * step} y=${H + 16} text-anchor=${i === days - 1 ? 'end' : i * step < 16 ? 'start' : 'middle'}>${i === days - 1 ? 'today' : dayOf(c.from)}</text>`}</g>`; })}
     </svg><figcaption>${agents.map((a, i) => html`<span><i class=${`swatch hue${i % HUES}`}></i>${a}</span>`)}${columns.some(c => c.unknown) && html`<span><i class="swatch round unknown"></i>has runs of unknown cost</span>`}</figcaption></figure>`;
 }
 
@@ -97,6 +97,6 @@ function Breakdown({ title, groups, unit, label = key => key }) {
   const sorted = [...groups].sort((a, b) => amount(b, unit) - amount(a, unit) || b.runs - a.runs).slice(0, 12);
   const most = Math.max(...sorted.map(g => amount(g, unit)), 1e-9);
   return html`<section class="breakdown"><h2>${title}</h2>${!sorted.length && html`<p class="note">No runs in these days.</p>`}<ul>${sorted.map(g => html`<li><span class="grow">${label(g.key)}</span>
-    <span class="value">${amountText(g, unit)}</span><span class="muted">${number(g.runs)} ${g.runs === 1 ? 'run' : 'runs'}${g.unknown && g.unknown < g.runs ? `, ${g.unknown} unknown` : ''}</span>
+    <span class="value">${amountText(g, unit)}</span><span class="muted" title=${g.unknown ? `${number(g.unknown)} of unknown cost` : ''}>${number(g.runs)} ${g.runs === 1 ? 'run' : 'runs'}</span>
     <i class="bar" style=${{ width: `${(amount(g, unit) / most) * 100}%` }}></i></li>`)}</ul></section>`;
 }

@@ -5,7 +5,7 @@ import { api } from './api.js';
 import { left, timeExact, decider, questionOf, shortId, timeOfDay } from './format.js';
 import { Diff, DiffSwitch } from './diffview.js';
 import { Icon } from './ui.js';
-import { attempt, mayWrite, now, toast } from './store.js';
+import { attempt, mayChange, mayWrite, now, toast } from './store.js';
 
 const HOURS = [1, 8, 24];
 
@@ -41,9 +41,9 @@ export function Request({ wait, base }) {
     <p class="question">${command && question.includes(command) ? 'Allow this command?' : question}</p>
     ${call && html`<p class="call"><${Icon} name="tool" />${!question.includes(title) && html`<b>${title}</b>`}
       ${approval.action && html`<span class="tag">${approval.action.capability} ${approval.action.operation}</span>`}
-      ${(diffs.length ? [] : call.locations || []).map(l => html`<code>${l.path}${l.line ? `:${l.line}` : ''}</code>`)}</p>`}
+      ${(diffs.length ? [] : call.locations || []).map(l => html`<code>${l.path}${l.line ? `:${l.line}` : ''}</code>`)}
+      ${diffs.length > 0 && html`<span class="push"><${DiffSwitch} /></span>`}</p>`}
     ${command && html`<pre class="command" tabindex="0"><code>${command}</code></pre>`}
-    ${diffs.length > 0 && html`<div class="diff-head"><${DiffSwitch} /></div>`}
     ${diffs.map(diff => html`<${Diff} diff=${diff} base=${base} />`)}
     ${call?.input != null && !command && diffs.length === 0 && html`<pre tabindex="0"><code>${JSON.stringify(call.input, null, 2)}</code></pre>`}
     ${call?.truncated && html`<p class="note">The request is longer than what is kept: parts of it are not shown.</p>`}
@@ -56,7 +56,7 @@ export function Wait({ run, focusKey }) {
   const { wait } = run;
   return html`<section class="wait" aria-label=${`Waiting for you: ${wait.question.slice(0, 80)} (${shortId(wait.waitId)})`}>
     <${Request} wait=${wait} base=${run.options?.cwd} />
-    ${mayWrite.value ? html`<${Answers} run=${run} focusKey=${focusKey} />` : html`<p class="note">You may read this session. Its owner may answer.</p>`}
+    ${mayChange(run) ? html`<${Answers} run=${run} focusKey=${focusKey} />` : html`<p class="note">${mayWrite.value ? 'You may read this session. Its owner may answer.' : 'A viewer may read this, and not answer.'}</p>`}
     ${wait.expiresAtMs && html`<p class="note" title=${timeExact(wait.expiresAtMs)}>${left(wait.expiresAtMs, now.value)}; then ${wait.onExpiry === 'continue' ? 'the agent goes on without an answer' : 'the run times out'}</p>`}
   </section>`;
 }

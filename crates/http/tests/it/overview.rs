@@ -152,6 +152,10 @@ async fn cards_show_the_last_line_the_active_run_and_the_cost() {
     assert_eq!(waiting["card"]["activeRun"]["runId"], asks["runId"]);
     assert_eq!(waiting["card"]["activeRun"]["wait"]["question"], "Tea?");
     assert_eq!(waiting["latestRun"]["status"], "queued");
+    // A run that has not ended is not on the path yet; a session without a title shows the prompt of its latest run.
+    assert_eq!(waiting["card"]["last"], json!({"kind": "text", "text": "Tea?"}));
+    assert_eq!(waiting["card"]["prompt"], "say later");
+    assert_eq!(done["prompt"], Value::Null, "the session has a title");
     let unknown = card("unknown");
     assert_eq!(
         (&unknown["card"]["usage"]["costUsd"], &unknown["latestRun"]["status"]),

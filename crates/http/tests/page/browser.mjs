@@ -8,18 +8,20 @@
 // during development. With WORD only the tests whose names contain it are run.
 import assert from 'node:assert/strict';
 import { browser, signedIn } from './kit.mjs';
+import board from './board.mjs';
 import inbox from './inbox.mjs';
 import manners from './manners.mjs';
 import reading from './reading.mjs';
 import safety from './safety.mjs';
 import sessions from './sessions.mjs';
 import settings from './settings.mjs';
+import sharing from './sharing.mjs';
 import signIn from './sign_in.mjs';
 import streams from './streams.mjs';
 import views from './views.mjs';
 
 // The tests of streams are the last: one of them kills the server.
-const TESTS = { ...sessions, ...inbox, ...views, ...reading, ...settings, ...signIn, ...safety, ...manners, ...streams };
+const TESTS = { ...sessions, ...board, ...sharing, ...inbox, ...views, ...reading, ...settings, ...signIn, ...safety, ...manners, ...streams };
 
 let failed = 0;
 for (const [name, test] of Object.entries(TESTS).filter(([name]) => name.includes(process.argv[2] || ''))) {

@@ -30,11 +30,11 @@ export const run = (prompt, title, wait = 10, more = {}) => api('POST', '/v1/run
 export const browser = await chromium.launch({ executablePath: CHROMIUM, args: BROWSER_ARGS });
 
 /** A browser that is signed in with `key`. What its console, its policy and its requests must not do is in `faults`. */
-export async function signedIn(key = SERVER_TOKEN, options = {}) {
+export async function signedIn(key = SERVER_TOKEN, options = {}, url = PAGE_URL) {
   const context = await browser.newContext({ viewport: { width: 1280, height: 800 }, ...options });
   // An empty document has no storage.
   await context.addInitScript(value => location.protocol.startsWith('http') && localStorage.setItem('mainspring.credentials', JSON.stringify({ kind: 'key', key: value })), key);
-  return watched(context);
+  return watched(context, url);
 }
 
 /** A new page of a context, with its faults. */

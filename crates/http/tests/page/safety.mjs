@@ -61,6 +61,12 @@ export default {
     await show('/settings');
     await settled(page);
     assert.equal(await page.locator('.webhooks button:has-text("New"), .grants button:has-text("Revoke"), section:has-text("Keys") button:has-text("New key")').count(), 0);
+    // The metrics tell about every owner.
+    assert.equal(await page.locator('main summary:has-text("Metrics")').count(), 0);
+    for (const fold of await page.locator('main summary').all()) await fold.click();
+    await show('/agents');
+    await settled(page);
+    assert.equal(await page.locator('main button').count(), 0);
     assert.deepEqual(faults, []);
     await context.close();
   },

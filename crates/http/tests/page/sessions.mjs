@@ -1,6 +1,6 @@
 // Sessions: starting, answering, branching, stopping, retrying.
 import assert from 'node:assert/strict';
-import { api, run, textIn, expectFaults } from './kit.mjs';
+import { api, run, settled, textIn, expectFaults } from './kit.mjs';
 
 export default {
   async 'a session is started, and a question is answered in another tab'({ page, context, show }) {
@@ -73,5 +73,66 @@ export default {
     await other.close();
     // The refused answer is logged by the browser.
     expectFaults(faults, /status of 409/);
+  },
+  async 'progress, the stages of a stop and queued prompts are there after a reload'({ page, show }) {
+    const { runId, sessionId } = await run('say working; progress 3 of 9 files; ignore-cancel; hang', 'Reloaded', 0);
+    await api('POST', `/v1/sessions/${sessionId}/runs`, { prompt: 'say the prompt that waits' });
+    await show(`/s/${sessionId}`);
+    await textIn(page, '.now', '3 of 9 files');
+    await textIn(page, '.queued', 'say the prompt that waits');
+    await page.click('.queued button:has-text("Remove")');
+    await page.waitForSelector('.queued', { state: 'detached' });
+    await page.click('.strip button:has-text("Stop")');
+    await page.waitForFunction(() => /requested.*stopped/.test(document.querySelector('.stages')?.textContent));
+    const stages = await page.textContent('.stages');
+    await page.reload();
+    await page.waitForFunction(text => document.querySelector('.stages')?.textContent === text, stages);
+    assert.equal((await api('GET', `/v1/runs/${runId}`)).status, 'cancelled');
+  },
+  async 'a prompt that another client queues is shown with its words'({ page, show }) {
+    const { runId, sessionId } = await run('say working; hang', 'Queued elsewhere', 0);
+    await show(`/s/${sessionId}`);
+    await textIn(page, '.strip', 'Working');
+    await api('POST', `/v1/sessions/${sessionId}/runs`, { prompt: 'say from elsewhere' });
+    await textIn(page, '.queued', 'say from elsewhere');
+    await api('POST', `/v1/runs/${runId}/cancel`, undefined, { Prefer: 'wait=10' });
+    await textIn(page, '.scroller', 'from elsewhere');
+    await textIn(page, '.strip', 'Done');
+    assert.equal(await page.locator('.queued').count(), 0);
+  },
+  async 'a prompt that steers keeps its words after a reload, and joins the run'({ page, show }) {
+    const { runId, sessionId } = await run('say first\nask May I go on?\nsay after', 'Steered', 10, { adapter: 'native', options: { model: 'scripted/any' } });
+    await show(`/s/${sessionId}`);
+    await textIn(page, '.strip', 'Asks');
+    await page.click('.composer button:has-text("Steer")');
+    await page.fill('.composer textarea', 'say steered');
+    await page.click('.composer button:has-text("Send")');
+    await textIn(page, '.queued', 'say steered');
+    await page.reload();
+    await page.waitForFunction(() => /steers.*say steered/.test(document.querySelector('.queued')?.textContent));
+    const { wait } = await api('GET', `/v1/runs/${runId}`);
+    await api('POST', `/v1/runs/${runId}/answer`, { waitId: wait.waitId, answer: { kind: 'input', input: 'yes' } });
+    await page.waitForSelector('.queued', { state: 'detached' });
+    await page.waitForFunction(() => [...document.querySelectorAll('.message.user .said')].some(said => said.textContent === 'say steered'));
+    await textIn(page, '.strip', 'Done');
+  },
+  async 'files are chosen for a new session'({ page, show }) {
+    await show('/');
+    await page.waitForSelector('.nav');
+    await page.keyboard.press('n');
+    await page.check('dialog input[value=script]');
+    await page.fill('dialog textarea', 'say with a file');
+    await page.setInputFiles('dialog input[type=file]', { name: 'notes.txt', mimeType: 'text/plain', buffer: Buffer.from('some notes') });
+    await textIn(page, 'dialog .chips', 'notes.txt');
+    await page.click('dialog button:has-text("Start")');
+    await textIn(page, '.message.user .attachment', 'notes.txt');
+  },
+  async 'a link to a message of another branch leads to the tree'({ page, show }) {
+    const { sessionId } = await run('vary first branch | second branch', 'Linked branch');
+    const { items: [prompt, left] } = await api('GET', `/v1/sessions/${sessionId}/messages?limit=10`);
+    await api('POST', `/v1/sessions/${sessionId}/runs`, { place: { kind: 'regenerate', messageId: prompt.messageId } }, { Prefer: 'wait=10' });
+    await show(`/s/${sessionId}/m/${left.messageId}`);
+    await page.waitForFunction(id => location.hash.endsWith(`/tree/${id}`), left.messageId);
+    await textIn(page, '.preview-text', 'first branch');
   },
 };

@@ -39,4 +39,17 @@ export default {
     await hook.waitFor({ state: 'detached' });
     assert.equal((await api('GET', '/v1/webhooks')).items.filter(item => item.url === url).length, 0);
   },
+  async 'a key is revoked only when that is confirmed'({ page, show }) {
+    const name = `revoke-${Date.now()}`;
+    await api('POST', '/v1/keys', { name, role: 'viewer' });
+    const isRevoked = async () => (await api('GET', '/v1/keys?limit=100')).items.some(key => key.name === name && key.revokedAtMs);
+    await show('/settings');
+    const row = page.locator('tr', { hasText: name });
+    await row.getByRole('button', { name: 'Revoke' }).click();
+    await row.getByRole('button', { name: 'Revoke it for good' }).waitFor();
+    assert.equal(await isRevoked(), false);
+    await row.getByRole('button', { name: 'Revoke it for good' }).click();
+    await row.getByText('revoked').waitFor();
+    assert.equal(await isRevoked(), true);
+  },
 };

@@ -122,4 +122,20 @@ export default {
       await context.close();
     });
   },
+  async 'signing out in one tab signs out the others'({ page: unused }) {
+    await unused.close();
+    const { page, faults, context } = await watched(await browser.newContext());
+    const { ticket } = await api('POST', '/v1/tickets');
+    await page.goto(`${PAGE_URL}/#ticket=${ticket}`);
+    await textIn(page, '.connection', 'Live');
+    const other = await context.newPage();
+    await other.goto(`${PAGE_URL}/#/inbox`);
+    await textIn(other, '.connection', 'Live');
+    await page.goto(`${PAGE_URL}/#/settings`);
+    await page.click('button:has-text("Sign out")');
+    for (const tab of [page, other]) await tab.waitForSelector('.sign-in form');
+    expectFaults(faults, /status of 401/);
+    assert.deepEqual(faults, []);
+    await context.close();
+  },
 };

@@ -118,4 +118,37 @@ export default {
     assert.match(hops[2], /Nobody is left to call.*no rule holds/s);
     assert.match(await page.locator('.route table').textContent(), /left.*unknown/s);
   },
+  async 'the timeline of a long run is read on a phone, and its prompt leads to the conversation'({ page, show }) {
+    await page.setViewportSize({ width: 390, height: 844 });
+    const { runId, sessionId } = await run('say on a phone; tool add {"a":1,"b":2}; say done', 'Long run');
+    // A run of more than three minutes, without waiting for it.
+    for (const part of ['attempts', 'events*']) {
+      await page.route(`**/v1/runs/${runId}/${part}`, async route => {
+        const answer = await (await route.fetch()).json();
+        for (const item of answer.items) for (const field of ['completedAtMs', 'timestampMs']) if (item[field]) item[field] += 204000;
+        await route.fulfill({ json: answer });
+      });
+    }
+    await show(`/r/${runId}`);
+    await page.waitForSelector('.timeline .lane');
+    const overlaps = await page.evaluate(() => {
+      const boxes = [...document.querySelectorAll('.axis i')].map(tick => tick.getBoundingClientRect()).filter(box => box.width > 0);
+      return boxes.slice(1).filter((box, i) => box.left < boxes[i].right).length;
+    });
+    assert.equal(overlaps, 0, 'the times of the axis overlap');
+    const outside = await page.evaluate(() => [...document.querySelectorAll('.lane > b')].filter(label => label.getBoundingClientRect().right > label.closest('ol').getBoundingClientRect().right).length);
+    assert.equal(outside, 0, 'a length is cut off');
+    await page.click('.run-prompt');
+    await page.waitForFunction(id => location.hash.startsWith(`#/s/${id}/m/`), sessionId);
+    await textIn(page, '.scroller', 'on a phone');
+  },
+  async 'an artifact that is a patch is shown as a change'({ page, show }) {
+    const { runId } = await run('say has a patch', 'Patch');
+    await page.route(`**/v1/runs/${runId}/artifacts*`, route => route.fulfill({ json: { items: [{ artifactId: 'art_0', kind: 'file', role: 'output', mimeType: 'text/plain', sizeBytes: 20, name: 'mend.patch' }] } }));
+    await page.route('**/v1/artifacts/*/content', route => route.fulfill({ body: '@@ -1 +1 @@\n-old line\n+new <b>line</b>\n', contentType: 'text/plain' }));
+    await show(`/r/${runId}`);
+    await page.click('.artifact button:has-text("Preview")');
+    assert.equal(await page.textContent('.artifact .row.del'), '-old line');
+    assert.equal(await page.textContent('.artifact .row.add'), '+new <b>line</b>');
+  },
 };

@@ -10,10 +10,13 @@ use super::Actor;
 use crate::error::Error;
 use crate::feed::{OpenText, open_texts};
 use crate::kernel::Snapshot;
-use crate::store::{Loaded, Store};
+use crate::store::{Loaded, Store, StoreError};
 
 /// The number of messages in a snapshot; earlier ones are read by page.
 const TAIL_MESSAGES: usize = 50;
+
+/// The number of queued prompts in a snapshot: each is one read.
+const QUEUED_PROMPTS: usize = 20;
 
 /// A snapshot without its messages.
 pub(crate) struct Instant {
@@ -72,10 +75,12 @@ impl Instant {
         let writers: Vec<_> = active.iter().chain(queued.iter().filter(merged)).map(|run| run.id).collect();
         pending.retain(|message| message.run.is_some_and(|run| writers.contains(&run)));
         let path_end = messages.len();
+        let queued_prompts = queued_prompts(store, &session, &queued).await?;
         Ok(Snapshot {
             session,
             active_run: active,
             queued_runs: queued,
+            queued_prompts,
             messages,
             pending,
             partial,
@@ -88,6 +93,24 @@ impl Instant {
             },
         })
     }
+}
+
+/// The prompts of queued runs. A damaged one is left out: its run reports it when it starts.
+async fn queued_prompts(
+    store: &dyn Store,
+    session: &Session,
+    queued: &[Run],
+) -> Result<Vec<Arc<Message>>, Error> {
+    let waiting = queued.iter().filter(|run| run.merged_into.is_none());
+    let mut prompts = vec![];
+    for prompt in waiting.filter_map(|run| run.prompt).take(QUEUED_PROMPTS) {
+        match store.message_get(session.id, prompt).await {
+            Ok(found) => prompts.extend(found.map(|(placed, _)| placed.message)),
+            Err(StoreError::Corrupt(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(prompts)
 }
 
 async fn latest_messages(store: &dyn Store, tip: Option<Point>) -> Result<Rows<Arc<Message>>, Error> {

@@ -1,9 +1,12 @@
 //! Cards: what a board shows of each session, read with the list of sessions.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use mainspring_api::{CardLine, ListedSession, SessionCard};
-use mainspring_core::{Block, Cost, Message, Role, Rows, Run, RunStatus, Session, SessionId, Usage};
+use mainspring_core::{
+    Block, Cost, Message, MessageId, Role, Rows, Run, RunStatus, Session, SessionId, Usage,
+};
 
 use super::{Caller, Kernel};
 use crate::error::Error;
@@ -25,8 +28,10 @@ impl Kernel {
             let active_run = active.remove(&session.id);
             let last_no = latest_run.as_ref().map_or(0, |run| run.no);
             let usage = self.total_usage(&session, last_no);
-            let (last, usage) = tokio::join!(self.last_line(&session), usage);
-            let (last, mut usage) = (last?, usage?);
+            let last = self.last_line(&session, active_run.as_ref().or(latest_run.as_ref()));
+            let prompt = self.prompt_line(&session, latest_run.as_ref());
+            let (last, prompt, usage) = tokio::join!(last, prompt, usage);
+            let (last, prompt, mut usage) = (last?, prompt?, usage?);
             if active_run.as_ref().is_some_and(|run| !self.usage_of(run).cost.is_known()) {
                 usage.cost = Cost::UNKNOWN;
             }
@@ -37,7 +42,7 @@ impl Kernel {
                 session,
                 latest_run,
                 live_status,
-                card: Some(SessionCard { active_run, last, usage }),
+                card: Some(SessionCard { active_run, last, prompt, usage }),
             });
         }
         Ok(Rows { items, damaged: listed.damaged })
@@ -50,10 +55,38 @@ impl Kernel {
         Ok(active.map(|run| (run.session, run)).collect())
     }
 
-    async fn last_line(&self, session: &Session) -> Result<Option<CardLine>, Error> {
+    /// The last line of `run` if it has not ended, else of the path. A run's messages join the path when it ends.
+    async fn last_line(&self, session: &Session, run: Option<&Run>) -> Result<Option<CardLine>, Error> {
+        let unfinished = run.filter(|run| !run.state.status().is_ended());
+        if let Some(message) = unfinished.and_then(|run| run.final_message.or(run.answered_message())) {
+            let message = self.readable_message(session, message).await?;
+            return Ok(message.and_then(|message| line_of(&message)));
+        }
         let Some(tip) = session.tip else { return Ok(None) };
         let path = self.shared.store.path(tip, None, 1).await?;
         Ok(path.last().and_then(|placed| line_of(&placed.message)))
+    }
+
+    /// The first line of the prompt of `run`, for a session without a title.
+    async fn prompt_line(&self, session: &Session, run: Option<&Run>) -> Result<Option<String>, Error> {
+        let Some(prompt) = run.and_then(Run::answered_message).filter(|_| session.title.is_none()) else {
+            return Ok(None);
+        };
+        let message = self.readable_message(session, prompt).await?;
+        Ok(message.and_then(|message| first_line(&message)))
+    }
+
+    /// A message of `session`; `None` if it cannot be read, which is no reason to refuse the whole board.
+    async fn readable_message(
+        &self,
+        session: &Session,
+        message: MessageId,
+    ) -> Result<Option<Arc<Message>>, Error> {
+        match self.shared.store.message_get(session.id, message).await {
+            Ok(found) => Ok(found.map(|(placed, _)| placed.message)),
+            Err(StoreError::Corrupt(_)) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// The usage of all runs of a session and of the runs that they delegated to. Unknown if a run cannot be read.
@@ -83,6 +116,11 @@ fn line_of(message: &Message) -> Option<CardLine> {
     let text = message.text();
     let line = text.lines().rev().map(str::trim).find(|line| !line.is_empty())?;
     Some(CardLine::Text { text: shorten(line), user: message.role == Role::User })
+}
+
+/// The first line of a message's text.
+fn first_line(message: &Message) -> Option<String> {
+    message.text().lines().map(str::trim).find(|line| !line.is_empty()).map(shorten)
 }
 
 fn shorten(line: &str) -> String {
@@ -133,6 +171,9 @@ mod tests {
             Some(CardLine::Text { text: "go".into(), user: true })
         );
         assert_eq!(line(Role::Assistant, vec![Block::Thinking {}]), None);
+        let prompt = message(Role::User, vec![text("\n mend it \nand more")]);
+        assert_eq!(first_line(&prompt).as_deref(), Some("mend it"));
+        assert_eq!(first_line(&message(Role::User, vec![])), None);
         let long = "é".repeat(LINE_CHARS + 1);
         let Some(CardLine::Text { text, .. }) = line(Role::Assistant, vec![text(&long)]) else { panic!() };
         assert_eq!(text.chars().count(), LINE_CHARS + 1, "{text}");

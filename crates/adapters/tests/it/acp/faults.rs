@@ -173,6 +173,9 @@ async fn a_failed_start_names_the_reason() {
         assert_eq!((run.state.status(), failure_code(&run).as_str()), (RunStatus::Failed, code), "{json}");
         assert!(json.contains(says), "{json}");
         let is_missing = says.contains("was not found");
+        let listed = world.kernel().adapters().remove(0).unavailable;
+        let expected = "there is no program \"/no/such/agent\"; install it, or change the adapter's command";
+        assert_eq!(listed.as_deref(), is_missing.then_some(expected));
         assert!(!is_missing || run.attempts == 1, "a missing command is not tried again: {json}");
         world.close().await;
     }

@@ -1,0 +1,96 @@
+// The board: what it shows first, what it calls sessions, and what it leaves out.
+import assert from 'node:assert/strict';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { dirname, join } from 'node:path';
+import { api, client, run, settled, signedIn, textIn, until, withServer } from './kit.mjs';
+
+const cardOf = (page, title) => page.locator('.card', { has: page.locator('.title', { hasText: title }) });
+
+export default {
+  async 'an empty board shows three commands, and runs the demo'({ page: unused }) {
+    await unused.close();
+    await withServer({}, async ({ url, token }) => {
+      const { page, context, faults, show } = await signedIn(token, {}, url);
+      await show('/usage');
+      await textIn(page, '.empty', 'No runs in the last 30 days');
+      await show('/');
+      await textIn(page, '.empty', 'No sessions yet');
+      assert.equal(await page.locator('.commands li').count(), 3);
+      await page.click('text=Run the demo here');
+      await textIn(page, '.session-title', 'Tour of mainspring');
+      await textIn(page, '.now .wait', 'What shall I call you?');
+      await page.fill('.now .wait textarea', 'Ada');
+      await page.keyboard.press('Enter');
+      await textIn(page, '.scroller', 'Nice to meet you');
+      await show('/');
+      await textIn(page, '.column.needs', 'Shall I pay 42.00 EUR?');
+      await textIn(page, '.column.good', 'Tour of mainspring');
+      const { items } = await client(url, token)('GET', '/v1/sessions');
+      assert.equal(items.length, 3);
+      assert.deepEqual(faults, []);
+      await context.close();
+    });
+  },
+  async 'an agent whose program does not exist is not called ready'({ page: unused }) {
+    await unused.close();
+    const config = join(mkdtempSync(join(tmpdir(), 'mainspring-config-')), 'mainspring.toml');
+    writeFileSync(config, '[adapters.gone]\nkind = "acp"\ncommand = ["no-such-agent"]\n');
+    await withServer({ MAINSPRING_CONFIG: config }, async ({ url, token }) => {
+      const { page, context, show } = await signedIn(token, {}, url);
+      await show('/agents');
+      await textIn(page, '.agent-grid', 'there is no program "no-such-agent"');
+      await page.keyboard.press('n');
+      await page.waitForSelector('dialog .choice.chosen:has-text("script")');
+      await context.close();
+    });
+    rmSync(dirname(config), { recursive: true });
+  },
+  async 'a filter that no session fits says so, and shows all again'({ page, show }) {
+    await run('approve Still waiting?; say ok', 'Waits behind a filter', 5);
+    await show('/');
+    await cardOf(page, 'Waits behind a filter').waitFor();
+    await page.fill('.field.search input', 'behind a filter');
+    await textIn(page, '.column.busy', 'None that fits the filter');
+    await page.fill('.field.search input', 'no session has these words');
+    await textIn(page, '.empty', 'No session fits the filter');
+    assert.ok(!(await page.textContent('main')).includes('Nobody waits for you'), 'somebody waits');
+    await page.click('text=Show all sessions');
+    await cardOf(page, 'Waits behind a filter').waitFor();
+  },
+  async 'a session without a title is called by its prompt while its first run works'({ page, show }) {
+    const prompt = `say Counting sheep ${Date.now()}; hang`;
+    const { sessionId } = await api('POST', '/v1/sessions', { new: true });
+    const { runId } = await api('POST', `/v1/sessions/${sessionId}/runs`, { prompt });
+    await show('/');
+    await cardOf(page, prompt).waitFor();
+    await textIn(page, '.recent', prompt);
+    await show(`/s/${sessionId}`);
+    await textIn(page, '.session-title h1', prompt);
+    await api('POST', `/v1/runs/${runId}/cancel`, undefined, { Prefer: 'wait=10' });
+  },
+  async 'delegated work says for whom it is, and is folded when it is done'({ page, show }) {
+    const title = `Delegates ${Date.now()}`;
+    const parent = await run('say I delegate; hang', title, 0);
+    await until(async () => (await api('GET', `/v1/runs/${parent.runId}`)).status === 'running');
+    const words = `child of ${Date.now()}`;
+    const delegated = await api('POST', `/v1/runs/${parent.runId}/delegations`, { objective: `say ${words}; approve May the child go on?`, mode: 'spawn' });
+    const childRun = delegated.run.runId;
+    await until(async () => (await api('GET', `/v1/runs/${childRun}`)).status === 'waiting_approval');
+    await show('/');
+    const child = page.locator('.column.needs .card', { hasText: words });
+    await child.waitFor();
+    assert.match(await child.locator('.where').textContent(), new RegExp(`for ${title}`));
+    const { wait } = await api('GET', `/v1/runs/${childRun}`);
+    await api('POST', `/v1/runs/${childRun}/answer`, { waitId: wait.waitId, answer: { kind: 'approval', decision: 'allowed' } });
+    await child.waitFor({ state: 'detached' });
+    await settled(page);
+    assert.equal(await page.locator('.card', { hasText: words }).count(), 0);
+    await page.click('.column.good button:has-text("delegated")');
+    await page.locator('.column.good .card', { hasText: words }).waitFor();
+    // The run that delegates shows its child with its cost.
+    await show(`/r/${parent.runId}`);
+    await page.waitForFunction(text => new RegExp(`${text}.*\\$0`, 's').test(document.querySelector('.tree-list')?.textContent), words);
+    await api('POST', `/v1/runs/${parent.runId}/cancel`, undefined, { Prefer: 'wait=10' });
+  },
+};
