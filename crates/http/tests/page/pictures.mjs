@@ -60,7 +60,7 @@ async function seed() {
   note('approve', await run('say The invoice of the printer is due.; approve Shall I pay 42.00 EUR to Druckerei Meyer?; say Paid.', 'Pay the invoice', 10));
   note('diff', await run(`${said('I found the place in the notes.')}; ask edit /root/notes/parser.md; ${said('Done.')}`, 'Rewrite the notes of the parser', 10, { adapter: 'agent', ...cwd }));
   note('changes', await run(`${said('I read the parser first. ')}; ${edit('/root/src/parser.rs', BEFORE, AFTER, 'e1')}; ${edit('/root/src/stack.rs', null, 'pub struct Stack(Vec<Frame>);\n', 'e2')}; ${said('Both are done: the loop, and a stack of its own.')}`, 'Loop instead of recursion', 10, { adapter: 'agent', ...cwd }));
-  note('working', await run('say Reading 214 files.; progress 118 of 214 files; hang', 'Index the monorepo', 0));
+  note('working', await run('say Reading 214 files.; progress 118 of 214 files; tool echo {"folder":"crates/http"}; hang', 'Index the monorepo', 0));
   note('native', await run('say I look it up.\ntool plan_update {"tasks":[{"title":"Read the dump","status":"completed","conclusion":"A stack overflow"},{"title":"Find the input","status":"in_progress","subtasks":[{"title":"Bisect","done":true}]},{"title":"Write it down"}]}\nsay It is the parser.', 'Look into the crash of build 7', 20, { adapter: 'native', options: { model: 'scripted/any' } }));
   const branches = await run('vary A haiku of leaves | A haiku of rain | A haiku of snow', 'Three haikus', 10);
   const { items } = await api('GET', `/v1/sessions/${branches.sessionId}/messages?limit=10`);
@@ -68,11 +68,11 @@ async function seed() {
   await api('POST', `/v1/sessions/${branches.sessionId}/runs`, { prompt: 'say And a last line.' }, { Prefer: 'wait=10' });
   await api('POST', `/v1/sessions/${branches.sessionId}/runs`, { prompt: 'say Half; fail the model is overloaded' }, { Prefer: 'wait=10' });
   note('tree', branches);
-  note('queued', await run('say first; hang', 'Translate the manual', 0));
-  await api('POST', `/v1/sessions/${at.queued.sessionId}/runs`, { prompt: 'say second' });
-  const parent = await run('say I delegate; hang', 'Prepare the report', 0);
+  note('queued', await run('say The first chapter is done.; tool upper {"text":"chapter two"}; hang', 'Translate the manual', 0));
+  await api('POST', `/v1/sessions/${at.queued.sessionId}/runs`, { prompt: 'say And now the appendix.' });
+  const parent = await run('say Two others count and read.; tool echo {"parts":2}; hang', 'Prepare the report', 0);
   await until(async () => (await api('GET', `/v1/runs/${parent.runId}`)).status === 'running');
-  for (const [objective, mode] of [['say The backend has 214 files.', 'call'], ['say Nothing happened last night.; hang', 'spawn']]) await api('POST', `/v1/runs/${parent.runId}/delegations`, { objective, mode });
+  for (const [title, objective, mode] of [['Count the files', 'say The backend has 214 files.', 'call'], ['Read last night’s logs', 'say Line 1 of 90.; tool echo {"line":1}; hang', 'spawn']]) await api('POST', `/v1/runs/${parent.runId}/delegations`, { objective, mode, session: { title } });
   note('delegates', parent);
   await run('usage 120000 8000 1.31; say Reviewed.', 'Review the pull request of the scheduler', 10);
   await run('usage 40000 3000; say Translated.', 'Translate the release notes', 10);

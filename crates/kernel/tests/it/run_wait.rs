@@ -111,12 +111,12 @@ async fn a_guest_who_may_no_longer_read_the_session_stops_waiting() {
         world.kernel.session_patch(&ada, &session, patch)
     };
     show(Visibility::Org).await.unwrap();
-    let (waited, ()) = with_timeout(async {
+    let (waited, ()) = Box::pin(with_timeout(async {
         tokio::join!(world.kernel.run_wait(&eve, run.id, MINUTE), async {
             run_ready_tasks().await;
             show(Visibility::Private).await.unwrap();
         })
-    })
+    }))
     .await;
     assert_eq!(waited.unwrap_err().code(), "not_found");
 }
