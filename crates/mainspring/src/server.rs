@@ -75,9 +75,6 @@ pub enum ServeError {
     /// Requests cannot be forwarded to the other servers of the cluster.
     #[error("{0}")]
     Cluster(String),
-    /// Webhooks cannot be delivered.
-    #[error("webhooks cannot be delivered: {0}")]
-    Webhooks(String),
     /// The address cannot be bound.
     #[error("cannot listen on {address}: {source}; {remedy}")]
     Listen {
@@ -97,7 +94,7 @@ impl ServeError {
             Self::Token(_) => "state_dir_unusable",
             Self::Insecure { .. } => "tls_required",
             Self::HalfTls | Self::Tls(_) => "tls_unusable",
-            Self::Oidc(_) | Self::Webhooks(_) | Self::Cluster(_) => "invalid_config",
+            Self::Oidc(_) | Self::Cluster(_) => "invalid_config",
             Self::Listen { .. } => "cannot_listen",
         }
     }
@@ -141,7 +138,7 @@ impl Server {
         let connections = http.connections();
         let http = http.with_hosts(&allowed_hosts(config)).with_origins(&config.cors_origins);
         let (listeners, listener_requests) = mpsc::channel(1);
-        let webhooks = WebhookSender::new(&token, config.webhooks_private).map_err(ServeError::Webhooks)?;
+        let webhooks = WebhookSender::new(&token, config.webhooks_private);
         let http =
             http.with_listeners(listeners).with_webhooks(webhooks.clone()).with_threads(config.threads);
         spawn_notifiers(&tasks, &kernel, config, webhooks, &closing);

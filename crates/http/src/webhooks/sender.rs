@@ -1,7 +1,7 @@
 //! Sends one event to a webhook: signed, without redirects, and to public addresses only.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use mainspring_core::webhook::is_public;
@@ -22,7 +22,8 @@ pub struct WebhookSender(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    client: Client,
+    /// Made with the first delivery: it reads the certificates of the system, a tenth of the time of a start.
+    client: OnceLock<Result<Client, String>>,
     /// The secrets of webhooks are derived from it.
     key: [u8; 32],
     allows_private: bool,
@@ -31,20 +32,26 @@ struct Inner {
 impl WebhookSender {
     /// Creates a sender. Secrets of webhooks are derived from `token`; private addresses are refused unless
     /// `allows_private`.
-    pub fn new(token: &str, allows_private: bool) -> Result<Self, String> {
-        // The process has one TLS provider; the first one installed wins.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let client = Client::builder()
-            .timeout(TIMEOUT)
-            // A redirect, or a proxy of the environment, would lead to an address that was not checked.
-            .redirect(Policy::none())
-            .no_proxy()
-            .user_agent(concat!("mainspring/", env!("CARGO_PKG_VERSION")))
-            .dns_resolver(Arc::new(PublicOnly { allows_private }))
-            .build()
-            .map_err(|error| error.to_string())?;
+    pub fn new(token: &str, allows_private: bool) -> Self {
         let key = blake3::derive_key(KEY_CONTEXT, token.as_bytes());
-        Ok(Self(Arc::new(Inner { client, key, allows_private })))
+        Self(Arc::new(Inner { client: OnceLock::new(), key, allows_private }))
+    }
+
+    fn client(&self) -> Result<&Client, String> {
+        let allows_private = self.0.allows_private;
+        let make = || {
+            // The process has one TLS provider; the first one installed wins.
+            let _ = rustls::crypto::ring::default_provider().install_default();
+            let client = Client::builder()
+                .timeout(TIMEOUT)
+                // A redirect, or a proxy of the environment, would lead to an address that was not checked.
+                .redirect(Policy::none())
+                .no_proxy()
+                .user_agent(concat!("mainspring/", env!("CARGO_PKG_VERSION")))
+                .dns_resolver(Arc::new(PublicOnly { allows_private }));
+            client.build().map_err(|error| error.to_string())
+        };
+        self.0.client.get_or_init(make).as_ref().map_err(String::clone)
     }
 
     /// The secret that signs the deliveries of a webhook.
@@ -77,8 +84,12 @@ impl WebhookSender {
             Ok(url) => url,
             Err(error) => return Delivery::Refused(format!("the URL cannot be used: {error}")),
         };
+        let client = match self.client() {
+            Ok(client) => client,
+            Err(error) => return Delivery::Failed(format!("no connection can be made: {error}")),
+        };
         let timestamp = now.0.div_euclid(1_000);
-        let request = self.0.client.post(url).header("content-type", "application/json");
+        let request = client.post(url).header("content-type", "application/json");
         let request = request
             .header("mainspring-webhook", webhook.id.to_string())
             .header("mainspring-event", event)
@@ -169,7 +180,7 @@ mod tests {
 
     #[test]
     fn urls_of_other_schemes_private_literals_and_passwords_are_refused() {
-        let sender = WebhookSender::new("token", false).unwrap();
+        let sender = WebhookSender::new("token", false);
         for url in [
             "ftp://example.com/",
             "example.com",
@@ -183,12 +194,12 @@ mod tests {
             assert!(sender.check_url(url).is_err(), "{url}");
         }
         assert!(sender.check_url("https://example.com/hook?x=1").is_ok());
-        assert!(WebhookSender::new("token", true).unwrap().check_url("http://127.0.0.1:80/").is_ok());
+        assert!(WebhookSender::new("token", true).check_url("http://127.0.0.1:80/").is_ok());
     }
 
     #[test]
     fn secrets_differ_by_webhook_and_by_token() {
-        let [one, other] = ["one", "other"].map(|token| WebhookSender::new(token, false).unwrap());
+        let [one, other] = ["one", "other"].map(|token| WebhookSender::new(token, false));
         let id = |no| WebhookId::from_random([no; 16]);
         assert_eq!(one.secret(id(1)), one.secret(id(1)));
         assert_ne!(one.secret(id(1)), one.secret(id(2)));

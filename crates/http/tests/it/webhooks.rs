@@ -64,7 +64,7 @@ struct Delivering {
 }
 
 async fn delivering(allows_private: bool) -> Delivering {
-    let sender = WebhookSender::new(TOKEN, allows_private).unwrap();
+    let sender = WebhookSender::new(TOKEN, allows_private);
     let edge = sender.clone();
     let server = Server::with(TestNode::builder().edge(move |http| http.with_webhooks(edge))).await;
     let mut delivers = JoinSet::new();
