@@ -162,6 +162,10 @@ async fn many(server: &Server, table: &mut Table) {
         let some = (0..OPENED_AT_ONCE.min(polls - clients.len()))
             .map(|_| Client::open(server.port, &server.token));
         clients.extend(futures_util::future::join_all(some).await);
+        // Its answer shows that all before it were accepted.
+        if let Some(last) = clients.last_mut() {
+            last.get("/health").await;
+        }
     }
     // Long enough for all polls; each ends with the first delta after it.
     run(&mut client, &key, SLOW_PACE, 200).await;
