@@ -200,7 +200,7 @@ def test_agents_with_all_their_fields():
     assert agent.variables == variables and agent.org_id == "acme"
     assert agent.created_by == agent.modified_by == "ada" and agent.to_dict()["name"] == "full / ü?"
     found = Agent.from_name("full / ü?", owner_org_id="acme", roboto_client=BOB)
-    assert found.record == agent.record
+    assert found.agent_id == agent.agent_id and found.modified == agent.modified
     raises(RobotoNotFoundException, Agent.from_name, "nobody", roboto_client=ADA)
     raises(RobotoUnauthorizedException, Agent.from_name, "full / ü?", owner_org_id="other", roboto_client=ADA)
     raises(RobotoNotFoundException, Agent.from_id, agent.agent_id, roboto_client=EVE)
