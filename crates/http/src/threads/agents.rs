@@ -6,8 +6,8 @@ use mainspring_api::threads::{
     AgentRecord, AnalysisScope, CreateAgentRequest, LaunchAgentRequest, StartAgentThreadRequest, ThreadPage,
     ThreadVisibility, Timestamp, UpdateAgentRequest,
 };
-use mainspring_core::launch::resolve;
 use mainspring_core::Time;
+use mainspring_core::launch::resolve;
 use mainspring_kernel::Error;
 use mainspring_kernel::kernel::{Repeatable, launchers};
 use serde::Deserialize;

@@ -119,8 +119,7 @@ pub(super) async fn start_thread(
     let (session, opening) = http.kernel.session_open(&caller.caller, &target, Some(&name)).await?;
     let filled = fill(http, by, &session, tools, seeded, prompt, goals).await;
     // A refused start leaves nothing behind.
-    if opening == Opening::Created
-        && filled.as_ref().is_err_and(|problem| !problem.status.is_server_error())
+    if opening == Opening::Created && filled.as_ref().is_err_and(|problem| !problem.status.is_server_error())
     {
         http.kernel.session_delete(&caller.caller, &SessionRef::Id(session.id)).await?;
     }

@@ -200,10 +200,15 @@ async fn bad_requests_are_refused_in_the_form_of_the_package() {
         (format!("{thread}/messages/1/feedback"), json!({"sentiment": "mixed"})),
         ("/v1/ai/agents".to_owned(), json!({"name": "a", "request_template": []})),
     ];
-    for path in [format!("{thread}/delta?next_token=a&next_token=b"), "/v1/ai/threads?limit=many".to_owned()] {
+    for path in [format!("{thread}/delta?next_token=a&next_token=b"), "/v1/ai/threads?limit=many".to_owned()]
+    {
         let (status, answer) = server.get(&path).await;
         let code = &answer["error"]["error_code"];
-        assert_eq!((status, code), (StatusCode::BAD_REQUEST, &json!("RobotoInvalidRequestException")), "{path}");
+        assert_eq!(
+            (status, code),
+            (StatusCode::BAD_REQUEST, &json!("RobotoInvalidRequestException")),
+            "{path}"
+        );
     }
     for (path, body) in bad {
         let (status, answer) = server.post(&path, body.clone()).await;
