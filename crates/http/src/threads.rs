@@ -15,7 +15,7 @@
 use std::sync::Arc;
 
 use axum::body::Bytes;
-use axum::extract::{FromRequest, FromRequestParts, Path, Request};
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::handler::Handler;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, StatusCode, header};
@@ -254,6 +254,19 @@ impl<T: DeserializeOwned> FromRequest<Http> for ThreadBody<T> {
         let value = serde_json::from_slice(&bytes);
         let value = value.map_err(|error| Problem::invalid(format!("the body: {error}")))?;
         Ok(Self(value, bytes.into()))
+    }
+}
+
+/// Extracts a query. Fields that are not known are ignored.
+pub(super) struct ThreadQuery<T>(pub(super) T);
+
+impl<T: DeserializeOwned> FromRequestParts<Http> for ThreadQuery<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &Http) -> Result<Self, Problem> {
+        let query = Query::try_from_uri(&parts.uri);
+        let Query(query) = query.map_err(|error| Problem::invalid(error.body_text()))?;
+        Ok(Self(query))
     }
 }
 

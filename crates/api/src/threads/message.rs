@@ -117,7 +117,10 @@ pub struct AgentErrorContent {
 
 /// A block of a message.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "a block has a `text`, or is a `tool_use`, a `tool_result` or an `error` with its fields"
+)]
 pub enum AgentContent {
     /// Text.
     Text(AgentTextContent),

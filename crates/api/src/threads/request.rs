@@ -40,7 +40,7 @@ impl AnalysisScope {
 
 /// Starts a thread.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(default, expecting = "an object")]
 pub struct StartAgentThreadRequest {
     /// The first messages. May be empty if there are goals.
     pub messages: Vec<AgentMessage>,
@@ -75,7 +75,7 @@ pub struct StartAgentThreadRequest {
 
 /// Sends a message to a thread.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(default, expecting = "an object")]
 pub struct SendMessageRequest {
     /// The message: text of a person. Optional if there are goals.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -158,7 +158,7 @@ pub struct PinThreadRequest {
 
 /// Searches threads by their text.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(default, expecting = "an object")]
 pub struct SearchThreadsRequest {
     /// Words of the thread's messages or title. Without any, all threads are listed.
     #[serde(alias = "search", skip_serializing_if = "Option::is_none")]

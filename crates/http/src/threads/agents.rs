@@ -1,20 +1,20 @@
 //! `/v1/ai/agents`: agents to launch.
 
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, State};
 use axum::response::Response;
 use mainspring_api::threads::{
     AgentRecord, AnalysisScope, CreateAgentRequest, LaunchAgentRequest, StartAgentThreadRequest, ThreadPage,
     ThreadVisibility, Timestamp, UpdateAgentRequest,
 };
+use mainspring_core::Time;
 use mainspring_core::launch::resolve;
-use mainspring_core::{SessionId, Time};
 use mainspring_kernel::Error;
 use mainspring_kernel::kernel::{Repeatable, launchers};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::write::{settle, start_thread, started_response};
-use super::{ThreadBody, ThreadCaller};
+use super::write::{Started, settle, start_thread, started_response};
+use super::{ThreadBody, ThreadCaller, ThreadQuery};
 use crate::{Http, Problem};
 
 /// Agents in a page.
@@ -55,7 +55,7 @@ pub(super) struct ListQuery {
 pub(super) async fn launcher_list(
     State(http): State<Http>,
     caller: ThreadCaller,
-    Query(query): Query<ListQuery>,
+    ThreadQuery(query): ThreadQuery<ListQuery>,
 ) -> Result<Response, Problem> {
     let token = query.page_token.as_deref().filter(|token| !token.is_empty());
     let after = token.map(page_start).transpose()?;
@@ -128,8 +128,8 @@ pub(super) async fn launcher_launch(
     let operation = format!("thread_agent_launch {agent}");
     let request = http.kernel.repeat_begin(&caller.caller, &operation, None, &body).await?;
     let launched = start_from(&http, &caller, &request, &agent, launch).await;
-    let thread = settle(&http, &request, launched).await?;
-    started_response(&http, &caller, &request, thread).await
+    let launched = settle(&http, &request, launched).await?;
+    started_response(&http, &caller, &request, launched).await
 }
 
 async fn start_from(
@@ -138,7 +138,7 @@ async fn start_from(
     request: &Repeatable,
     agent: &str,
     launch: LaunchAgentRequest,
-) -> Result<SessionId, Problem> {
+) -> Result<Started, Problem> {
     let record = http.kernel.launcher_get(&caller.caller, agent).await?;
     let template = Value::Object(record.request_template);
     let filled = resolve(&template, &launchers::variables(&record.variables), &launch.values);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use axum::extract::{Query, State};
+use axum::extract::State;
 use axum::response::Response;
 use mainspring_api::threads::{
     AgentThreadDelta, AgentThreadRecord, AgentThreadStatus, ModelProfileResponse, SearchThreadsRequest,
@@ -17,7 +17,7 @@ use serde_json::Value;
 use super::token::{Client, MustReload, Token, unchanged};
 use super::view::View;
 use super::views::view;
-use super::{ThreadBody, ThreadCaller, ThreadPath, json_of, json_response, org_id};
+use super::{ThreadBody, ThreadCaller, ThreadPath, ThreadQuery, json_of, json_response, org_id};
 use crate::access::key_ended;
 use crate::sessions::page_start;
 use crate::watch::RequestSlot;
@@ -39,7 +39,7 @@ pub(super) async fn thread_get(
     State(http): State<Http>,
     caller: ThreadCaller,
     path: ThreadPath,
-    Query(query): Query<GetQuery>,
+    ThreadQuery(query): ThreadQuery<GetQuery>,
 ) -> Result<Response, Problem> {
     http.kernel.repeat_close(&caller.caller, path.0, None).await?;
     let view = view(&http, &caller.caller, path.0).await?;
@@ -112,7 +112,7 @@ pub(super) async fn thread_delta(
     caller: ThreadCaller,
     path: ThreadPath,
     slot: RequestSlot,
-    Query(query): Query<DeltaQuery>,
+    ThreadQuery(query): ThreadQuery<DeltaQuery>,
 ) -> Result<Response, Problem> {
     http.kernel.repeat_close(&caller.caller, path.0, None).await?;
     let present = view(&http, &caller.caller, path.0).await?;
@@ -213,7 +213,7 @@ pub(super) struct ListQuery {
 pub(super) async fn thread_list(
     State(http): State<Http>,
     caller: ThreadCaller,
-    Query(query): Query<ListQuery>,
+    ThreadQuery(query): ThreadQuery<ListQuery>,
 ) -> Result<Response, Problem> {
     let pinned = query.pinned.map(|pinned| pinned.eq_ignore_ascii_case("true"));
     // A reader may have pinned threads of others.

@@ -179,6 +179,25 @@ fn a_sender_that_had_not_read_everything_does_not_mix_messages() {
 }
 
 #[test]
+fn a_token_of_the_first_messages_gives_the_rest() {
+    let mut thread = Thread::new();
+    for number in 0..5 {
+        thread.say(if number % 2 == 0 { Role::User } else { Role::Assistant }, &format!("message {number}"));
+        thread.title = Some("a title".into());
+    }
+    let view = thread.view(None);
+    let whole = record(&view);
+    for count in 0..5 {
+        let continuation_token = Token::of_first(&view, count).encode();
+        let messages = whole.messages[..count].to_vec();
+        let mut client = AgentThreadRecord { messages, continuation_token, title: None, ..whole.clone() };
+        let token = client.continuation_token.clone();
+        client.apply(delta(&token, &view, NEW).unwrap());
+        assert_eq!(client, whole, "{count}");
+    }
+}
+
+#[test]
 fn another_branch_resends_from_its_first_message() {
     let mut thread = Thread::new();
     for number in 0..40 {

@@ -68,7 +68,17 @@ impl Token {
 
     /// The token of a client that holds all of `view`.
     pub(super) fn of(view: &View) -> Self {
-        let end = view.len().saturating_sub(TAIL);
+        Self {
+            title: hash(&view.session.title),
+            goals: hash(&view.plan.goals),
+            tasks: hash(&view.plan.tasks),
+            ..Self::of_first(view, view.len())
+        }
+    }
+
+    /// The token of a client that holds the first `count` messages of `view` and nothing else.
+    pub(super) fn of_first(view: &View, count: usize) -> Self {
+        let end = count.saturating_sub(TAIL);
         // The distance doubles, so that a client keeps at least half of what it could.
         let distances = std::iter::once(0).chain((0..24).map(|power| 1 << power));
         let ends = distances.map_while(|back| end.checked_sub(back));
@@ -78,10 +88,10 @@ impl Token {
             version: VERSION,
             thread: hash(&view.session.id.to_string()),
             marks,
-            tail: view.starting_at(end).map(|numbered| Held::of(&numbered.message)).collect(),
-            title: hash(&view.session.title),
-            goals: hash(&view.plan.goals),
-            tasks: hash(&view.plan.tasks),
+            tail: view.starting_at(end).take(count - end).map(|held| Held::of(&held.message)).collect(),
+            title: 0,
+            goals: 0,
+            tasks: 0,
         }
     }
 

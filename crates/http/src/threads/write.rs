@@ -10,10 +10,10 @@ use mainspring_api::threads::{
     StartAgentThreadRequest, SubmitFeedbackRequest, SubmitToolResultsRequest, ThreadFeedbackRecord,
     ThreadVisibility, UpdateThreadVisibilityRequest, is_client_tool_name,
 };
-use mainspring_api::{PromptContent, ResultMessage, ResultsAppend};
+use mainspring_api::{Opening, PromptContent, ResultMessage, ResultsAppend};
 use mainspring_core::{
     Answer, Block, ClientResult, ClientTool, DeclaredGoal, NewFeedback, Policy, RequestName, ResultStatus,
-    Role, RunOptions, SessionId, Visibility,
+    Role, RunOptions, Session, SessionId, Visibility,
 };
 use mainspring_kernel::Error;
 use mainspring_kernel::kernel::{
@@ -23,6 +23,7 @@ use mainspring_kernel::store::SessionRef;
 use serde_json::{Value, json};
 
 use super::read::record;
+use super::token::Token;
 use super::view::View;
 use super::views::view;
 use super::{ADAPTER, ThreadBody, ThreadCaller, ThreadPath};
@@ -54,20 +55,35 @@ pub(super) async fn thread_start(
 ) -> Result<Response, Problem> {
     let request = http.kernel.repeat_begin(&caller.caller, "thread_start", None, &body).await?;
     let started = start_thread(&http, &caller, &request, start, None).await;
-    let thread = settle(&http, &request, started).await?;
-    started_response(&http, &caller, &request, thread).await
+    let started = settle(&http, &request, started).await?;
+    started_response(&http, &caller, &request, started).await
 }
 
-/// Answers with a new thread.
+/// A thread that was started, with the number of messages that it was started with.
+pub(super) struct Started {
+    thread: SessionId,
+    messages: usize,
+}
+
+/// Answers with a new thread as it was started. The events of the package are those after the record: an answer that the
+/// agent gives before this response is sent comes with the first delta.
 pub(super) async fn started_response(
     http: &Http,
     caller: &ThreadCaller,
     request: &Repeatable,
-    thread: SessionId,
+    started: Started,
 ) -> Result<Response, Problem> {
+    let Started { thread, messages } = started;
     http.kernel.repeat_created(request, thread).await?;
     let view = view(http, &caller.caller, thread).await?;
-    Ok(About::ids([&thread]).with(caller.answer(&record(&view))))
+    let mut record = record(&view);
+    if record.messages.len() > messages {
+        record.messages.truncate(messages);
+        record.continuation_token = Token::of_first(&view, messages).encode();
+        record.status = AgentThreadStatus::RobotoTurn;
+        record.activity = None;
+    }
+    Ok(About::ids([&thread]).with(caller.answer(&record)))
 }
 
 /// Starts a thread. `agent` is the id of the agent that it was launched from.
@@ -77,7 +93,7 @@ pub(super) async fn start_thread(
     request: &Repeatable,
     mut start: StartAgentThreadRequest,
     agent: Option<&str>,
-) -> Result<SessionId, Problem> {
+) -> Result<Started, Problem> {
     check_no_skills(start.invoke_skills.as_deref())?;
     check_no_skills(start.available_skills.as_deref())?;
     let goals = declared(start.goals.take())?;
@@ -86,6 +102,7 @@ pub(super) async fn start_thread(
     if seeded.is_empty() && goals.is_empty() {
         return Err(Problem::invalid("a thread starts with at least one message or goal"));
     }
+    let messages = seeded.len().max(1);
     let new = new_session(&start, agent);
     // The last message of a person is the prompt. Without one the thread waits for a message.
     let prompt = match seeded.last() {
@@ -94,24 +111,44 @@ pub(super) async fn start_thread(
     };
     let by = (caller, request.name.as_str());
     if seeded.is_empty() && tools.is_empty() {
-        return prompt_run(http, by, SessionTarget { new, ..SessionTarget::default() }, prompt, goals).await;
+        let target = SessionTarget { new, ..SessionTarget::default() };
+        return Ok(Started { thread: prompt_run(http, by, target, prompt, goals).await?, messages });
     }
     let target = SessionTarget { new, ..SessionTarget::default() };
     let name = format!("{}.thread", request.name);
-    let (session, _) = http.kernel.session_open(&caller.caller, &target, Some(&name)).await?;
+    let (session, opening) = http.kernel.session_open(&caller.caller, &target, Some(&name)).await?;
+    let filled = fill(http, by, &session, tools, seeded, prompt, goals).await;
+    // A refused start leaves nothing behind.
+    if opening == Opening::Created && filled.as_ref().is_err_and(|problem| !problem.status.is_server_error())
+    {
+        http.kernel.session_delete(&caller.caller, &SessionRef::Id(session.id)).await?;
+    }
+    filled.map(|()| Started { thread: session.id, messages })
+}
+
+/// Adds the tools, the messages and the first run to a new thread.
+async fn fill(
+    http: &Http,
+    (caller, name): (&ThreadCaller, &str),
+    session: &Session,
+    tools: Vec<ClientTool>,
+    seeded: Vec<(Role, String)>,
+    prompt: Option<String>,
+    goals: Vec<DeclaredGoal>,
+) -> Result<(), Problem> {
     let thread = SessionRef::Id(session.id);
     // A repeated request adds nothing to a thread that has gone on.
     if session.tip.is_none() {
         put_tools(http, caller, &thread, tools).await?;
         for (number, (role, text)) in seeded.into_iter().enumerate() {
-            append(http, caller, &thread, format!("{}.{number}", request.name), role, text).await?;
+            append(http, caller, &thread, format!("{name}.{number}"), role, text).await?;
         }
     }
     if prompt.is_some() || !goals.is_empty() {
         let target = SessionTarget { id: Some(session.id), ..SessionTarget::default() };
-        prompt_run(http, by, target, prompt, goals).await?;
+        prompt_run(http, (caller, name), target, prompt, goals).await?;
     }
-    Ok(session.id)
+    Ok(())
 }
 
 fn new_session(start: &StartAgentThreadRequest, agent: Option<&str>) -> NewSession {

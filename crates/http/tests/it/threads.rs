@@ -22,7 +22,8 @@ async fn start() -> Server {
 
 /// Sends a script to a new session, and returns the session's id.
 async fn thread(server: &Server, script: &str) -> String {
-    let run = server.prompt(script, script).await;
+    let key: String = script.chars().filter(char::is_ascii_alphanumeric).collect();
+    let run = server.prompt(&key, script).await;
     run["sessionId"].as_str().unwrap().to_owned()
 }
 
@@ -93,7 +94,7 @@ async fn a_poll_of_a_thread_at_rest_is_answered_at_once() {
             "/v1/runs",
             json!({
                 "prompt": "tool client_a {}; say done", "session": {"key": "t"},
-                "tools": [{"name": "client_a", "description": "A tool.", "inputSchema": {"type": "object"}}],
+                "options": {"tools": [{"name": "client_a", "inputSchema": {"type": "object"}}]},
             }),
         )
         .await;
@@ -199,6 +200,16 @@ async fn bad_requests_are_refused_in_the_form_of_the_package() {
         (format!("{thread}/messages/1/feedback"), json!({"sentiment": "mixed"})),
         ("/v1/ai/agents".to_owned(), json!({"name": "a", "request_template": []})),
     ];
+    for path in [format!("{thread}/delta?next_token=a&next_token=b"), "/v1/ai/threads?limit=many".to_owned()]
+    {
+        let (status, answer) = server.get(&path).await;
+        let code = &answer["error"]["error_code"];
+        assert_eq!(
+            (status, code),
+            (StatusCode::BAD_REQUEST, &json!("RobotoInvalidRequestException")),
+            "{path}"
+        );
+    }
     for (path, body) in bad {
         let (status, answer) = server.post(&path, body.clone()).await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{path} {body} {answer}");

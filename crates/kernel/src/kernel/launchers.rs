@@ -200,6 +200,9 @@ impl Kernel {
         record: AgentRecord,
     ) -> Result<AgentRecord, Error> {
         check_text("the name of an agent", &record.name)?;
+        if record.name.trim().is_empty() {
+            return Err(Error::Invalid("the name of an agent is blank: give it letters or digits".into()));
+        }
         if known.iter().any(|known| known.name == record.name && known.id != record.agent_id) {
             return Err(Error::AlreadyExists { name: record.name });
         }
