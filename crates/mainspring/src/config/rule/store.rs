@@ -3,11 +3,19 @@
 use super::{Input, Rule, Value};
 
 /// A rule that accepts the URL of a PostgreSQL, or an empty text for none.
-pub(in super::super) struct StoreUrl;
+pub(in super::super) struct StoreUrl {
+    /// What an empty text stands for.
+    empty: &'static str,
+}
 
 /// Allows the URL of a PostgreSQL or nothing.
 pub(in super::super) const fn store_url() -> StoreUrl {
-    StoreUrl
+    StoreUrl { empty: "SQLite" }
+}
+
+/// Allows another URL of the PostgreSQL of `store` or nothing.
+pub(in super::super) const fn listen_url() -> StoreUrl {
+    StoreUrl { empty: "that of `store`" }
 }
 
 impl Rule<Option<String>> for StoreUrl {
@@ -26,7 +34,7 @@ impl Rule<Option<String>> for StoreUrl {
     }
 
     fn allowed(&self) -> String {
-        "an address such as postgres://user@host/database, or empty for SQLite".to_owned()
+        format!("an address such as postgres://user@host/database, or empty for {}", self.empty)
     }
 }
 
