@@ -70,7 +70,18 @@ struct Shared {
     limits: HttpLimits,
 }
 
-/// The server that a request belongs to, if it is another one than this.
+/// What a request is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Subject {
+    /// The server that receives it, or something that only the kernel finds.
+    Server,
+    Session(SessionId),
+    Run(RunId),
+    /// All sessions together, or the store.
+    All,
+}
+
+/// The server that a request belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Target {
     Here,
@@ -102,8 +113,9 @@ impl Homes {
 
 async fn route(State(Homes(homes)): State<Homes>, request: Request, next: Next) -> Response {
     let hops = forward::hops(request.headers());
+    let subject = homes.subject(&request);
     let target = match hops < MAX_HOPS {
-        true => homes.target(&request).await,
+        true => homes.target(subject).await,
         false => Ok(Target::Here),
     };
     match target {
@@ -131,8 +143,9 @@ async fn here(homes: &Shared, request: Request, next: Next, hops: u8) -> Respons
         true => placeable(next.run(request)).await,
         false => next.run(request).await,
     };
-    match (answer.extensions().get::<BelongsTo>(), kept) {
-        (Some(BelongsTo(node)), Some(kept)) => homes.send(kept, Target::Home(*node), hops).await,
+    let belongs_to = answer.extensions().get::<BelongsTo>().copied();
+    match (belongs_to, kept) {
+        (Some(BelongsTo(node)), Some(kept)) => homes.send(kept, Target::Home(node), hops).await,
         _ => answer,
     }
 }
@@ -175,26 +188,33 @@ fn copied(parts: &axum::http::request::Parts, body: Bytes) -> Request {
 }
 
 impl Shared {
-    /// Finds the server that a request belongs to.
-    async fn target(&self, request: &Request) -> Result<Target, Problem> {
-        let Some(path) = request.uri().path().strip_prefix("/v1/") else { return Ok(Target::Here) };
+    /// Reads from a request what decides where it belongs.
+    fn subject(&self, request: &Request) -> Subject {
+        let Some(path) = request.uri().path().strip_prefix("/v1/") else { return Subject::Server };
         if self.is_of_agent(request.headers()) {
-            return Ok(Target::Here);
+            return Subject::Server;
         }
         let mut parts = path.split('/');
         let (noun, name) = (parts.next().unwrap_or_default(), parts.next().filter(|name| !name.is_empty()));
-        let home = match (noun, name) {
-            ("sessions", Some(name)) => match name.parse::<SessionId>() {
-                Ok(session) => self.kernel.session_home(session).await?,
-                // By a key, which the kernel resolves.
-                Err(_) => None,
-            },
-            ("runs", Some(name)) => match name.parse::<RunId>() {
-                Ok(run) => self.kernel.run_home(run).await?,
-                Err(_) => None,
-            },
-            _ if creates(request) && !request.headers().contains_key(HOST_CALLER) => None,
-            _ => return Ok(Target::Leader),
+        match (noun, name) {
+            // A key instead of an id is resolved by the kernel.
+            ("sessions", Some(name)) => name.parse().map_or(Subject::Server, Subject::Session),
+            ("runs", Some(name)) => name.parse().map_or(Subject::Server, Subject::Run),
+            _ if creates(request) && !request.headers().contains_key(HOST_CALLER) => Subject::Server,
+            _ => Subject::All,
+        }
+    }
+
+    /// Finds the server that a request belongs to.
+    async fn target(&self, subject: Subject) -> Result<Target, Problem> {
+        let home = match subject {
+            Subject::Server => None,
+            Subject::Session(session) => self.kernel.session_home(session).await?,
+            Subject::Run(run) => self.kernel.run_home(run).await?,
+            Subject::All => {
+                let leads = self.servers.borrow().leader == Some(self.kernel.node());
+                return Ok(if leads { Target::Here } else { Target::Leader });
+            }
         };
         Ok(home.map_or(Target::Here, Target::Home))
     }
