@@ -134,11 +134,11 @@ async fn the_leader_recovers_the_sessions_of_a_server_that_has_ended() {
     let url = database();
     let a = server(&url, 1, &["script"]).await;
     let b = server(&url, 2, &["script"]).await;
-    let lost = b.prompt("lost", "sleep 1h").await.unwrap();
+    let lost = b.prompt("lost", "sleep 60m").await.unwrap();
     b.reaches(lost.id, RunStatus::Running).await;
     let asks = b.prompt("asks", "ask what?").await.unwrap();
     b.reaches(asks.id, RunStatus::WaitingInput).await;
-    let own = a.prompt("own", "sleep 1h").await.unwrap();
+    let own = a.prompt("own", "sleep 60m").await.unwrap();
     a.reaches(own.id, RunStatus::Running).await;
     a.standby.homes().wait_for(|homes| homes.servers.len() == 2).await.unwrap();
     let lost_before = a.standby.homes().borrow().lost_homes;
@@ -162,7 +162,7 @@ async fn readers_of_all_sessions_see_those_of_other_servers() {
     let mut board = a.kernel.live_feed(&a.me);
     let mut heard = a.standby.heard();
     heard.borrow_and_update();
-    let run = b.prompt("b", "sleep 1h").await.unwrap();
+    let run = b.prompt("b", "sleep 60m").await.unwrap();
     b.reaches(run.id, RunStatus::Running).await;
     // The other server has told that it has written.
     with_timeout(heard.changed()).await.unwrap();

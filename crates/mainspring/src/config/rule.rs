@@ -375,14 +375,6 @@ pub(super) const fn variable_names() -> NameList {
     }
 }
 
-/// Allows absolute paths of folders.
-pub(super) const fn folder_roots() -> NameList {
-    NameList {
-        allowed: "a list of absolute paths of folders, such as [\"/srv/projects\"]",
-        check: |path| path.starts_with('/') && check_text("folder", path).is_ok(),
-    }
-}
-
 /// Allows names of MCP servers, or patterns.
 pub(super) const fn server_names() -> NameList {
     NameList {

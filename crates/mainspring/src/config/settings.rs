@@ -19,10 +19,10 @@ use mainspring_kernel::policy;
 use super::adapters::{ADAPTER_SETTINGS, AdapterConfig, AdapterSetting, WORKER_COUNT_RANGE};
 use super::owners::{self, OwnerConfig, OwnerSetting};
 use super::rule::serving::{audience, claim, client_id, optional_path, origins};
-use super::rule::store::{listen_url, server_name, store_url};
+use super::rule::store::{folder_roots, listen_url, server_name, store_url};
 use super::rule::{
-    self, Input, Keywords, Rule, Value, adapter_name, address, command, folder_roots, host_names, keyword,
-    log_filter, number, owner_name, path, policy_rules, switch, url,
+    self, Input, Keywords, Rule, Value, adapter_name, address, command, host_names, keyword, log_filter,
+    number, owner_name, path, policy_rules, switch, url,
 };
 
 const SECOND_MS: u64 = 1000;

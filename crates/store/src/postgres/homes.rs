@@ -102,15 +102,27 @@ async fn join_in_transaction(client: &Client, shared: &Shared, seat: &Seat) -> R
 
 /// Removes the servers before this one in the same place. The caller knows that they and their agents have ended.
 pub(super) async fn replace_earlier(client: &Client, seat: &Seat) -> Result<(), Error> {
-    let sql = "DELETE FROM node_leases WHERE place = $1 AND node_id <> $2";
+    let sql = format!("{} SELECT 1 FROM gone", give_up("place = $1 AND node_id <> $2"));
     let node = seat.node.as_bytes().as_slice();
-    client.execute_typed(sql, &typed(&[&seat.place, &node])).await.map(drop)
+    client.execute_typed(&sql, &typed(&[&seat.place, &node])).await.map(drop)
+}
+
+/// Begins a statement that removes the servers of a condition as `gone`, and voids the leases of their sessions: none of
+/// their commits succeeds from then on.
+fn give_up(condition: &str) -> String {
+    format!(
+        "WITH gone AS (DELETE FROM node_leases WHERE {condition} RETURNING node_id),
+         fenced AS (
+           UPDATE leases SET epoch = nextval('lease_epochs'), released = true
+           FROM gone WHERE leases.node_id = gone.node_id AND NOT released)"
+    )
 }
 
 /// Removes a server that stops: its sessions have no home any more.
 pub(super) async fn leave(client: &Client, seat: &Seat) -> Result<(), Error> {
     let node = seat.node.as_bytes().as_slice();
-    client.execute_typed("DELETE FROM node_leases WHERE node_id = $1", &typed(&[&node])).await.map(drop)
+    let sql = format!("{} SELECT 1 FROM gone", give_up("node_id = $1"));
+    client.execute_typed(&sql, &typed(&[&node])).await.map(drop)
 }
 
 /// Renews the lease of a server at work, leads if nobody does, and tells which servers there are.
@@ -240,18 +252,15 @@ impl Beacon {
     }
 }
 
-/// Takes over from servers whose lease has been over for the grace: none of their commits succeeds from now on, and their
-/// sessions have no home.
+/// Takes over from servers whose lease has been over for the grace: their sessions have no home.
 async fn take_over(client: &Client, seat: &Seat) -> Result<(), Error> {
-    let sql = "WITH gone AS (
-                 DELETE FROM node_leases WHERE node_id <> $1 AND clock_timestamp() >= free_at RETURNING node_id),
-               fenced AS (
-                 UPDATE leases SET epoch = nextval('lease_epochs'), released = true
-                 FROM gone WHERE leases.node_id = gone.node_id AND NOT released)
-               UPDATE server_lease SET takeovers = takeovers + (SELECT count(*) FROM gone)
-               WHERE EXISTS (SELECT 1 FROM gone)";
+    let sql = format!(
+        "{} UPDATE server_lease SET takeovers = takeovers + (SELECT count(*) FROM gone)
+            WHERE EXISTS (SELECT 1 FROM gone)",
+        give_up("node_id <> $1 AND clock_timestamp() >= free_at")
+    );
     let node = seat.node.as_bytes().as_slice();
-    if client.execute_typed(sql, &typed(&[&node])).await? > 0 {
+    if client.execute_typed(&sql, &typed(&[&node])).await? > 0 {
         tracing::warn!(
             "this server takes over from another one of the cluster that does not renew its lease"
         );

@@ -111,10 +111,11 @@ impl Shared {
 
     /// Ends all writes of this server.
     pub(super) fn lose(&self, reason: &str) {
+        // A server that has left has lost nothing: it ends by itself.
         if !self.lost.swap(true, std::sync::atomic::Ordering::AcqRel) {
             tracing::error!(reason, "this server may not write the database any more");
+            self.lost_notice.notify_waiters();
         }
-        self.lost_notice.notify_waiters();
     }
 
     /// Fails while writes are impossible.
