@@ -29,7 +29,7 @@ pub(super) async fn serve(context: &Context<'_>, address: SocketAddr) -> Result<
     let member = Arc::new(Member::join(config).await?);
     let _claim = Claim::take(&config.state_dir)?;
     if config.cluster.spread {
-        return work(context, tcp, member).await;
+        return Box::pin(work(context, tcp, member)).await;
     }
     let forwarding = Forwarding::start(config, tcp, member.active())?;
     let scheme = if forwarding.is_tls() { "https" } else { "http" };
@@ -48,7 +48,7 @@ pub(super) async fn serve(context: &Context<'_>, address: SocketAddr) -> Result<
         }
     };
     let tcp = forwarding.stop().await?;
-    serve_until_lost(context, &member, store, tcp, "active: serving").await
+    Box::pin(serve_until_lost(context, &member, store, tcp, "active: serving")).await
 }
 
 /// Executes sessions beside the other servers until this one is stopped or has lost its lease.
@@ -61,7 +61,7 @@ async fn work(context: &Context<'_>, tcp: TcpListener, member: Arc<Member>) -> R
             return Ok(signal.map(|()| Exit::Done)?);
         }
     };
-    serve_until_lost(context, &member, store, tcp, "at work: serving").await
+    Box::pin(serve_until_lost(context, &member, store, tcp, "at work: serving")).await
 }
 
 /// Serves until this server is stopped, or executes the program again when the lease is lost.
