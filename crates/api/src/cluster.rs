@@ -30,8 +30,18 @@ pub struct ClusterServer {
     pub address: String,
     /// The version that it runs.
     pub version: String,
-    /// True for the server that does the work; the others stand by.
+    /// True for the server that has the lease of the database: it does the work while the others stand by, or leads the
+    /// others that are at work.
     pub active: bool,
+    /// True if the server executes sessions.
+    #[serde(default)]
+    pub working: bool,
+    /// The sessions that the server has in memory, if all servers execute sessions.
+    #[serde(default)]
+    pub sessions: u64,
+    /// The adapters of the server, if all servers execute sessions.
+    #[serde(default)]
+    pub adapters: Vec<String>,
     /// Milliseconds since the server was started.
     pub up_ms: u64,
     /// Milliseconds since the server has shown that it is there.

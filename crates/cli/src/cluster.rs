@@ -31,22 +31,31 @@ impl Cluster {
             output.print_note("this server is not one of a cluster: see docs/cluster.md")?;
             return Ok(Exit::Done);
         }
+        // Only servers that share the work tell their adapters.
+        let shares_work = cluster.servers.iter().any(|server| !server.adapters.is_empty());
         let rows = cluster.servers.into_iter().map(|server| {
-            let role = match server.active {
-                true => "active",
-                false if server.seen_ms > SILENT_MS => "not seen",
-                false => "standing by",
+            let role = match (server.active, server.working) {
+                (true, _) if shares_work => "leads",
+                (true, _) => "active",
+                (false, true) => "at work",
+                (false, false) if server.seen_ms > SILENT_MS => "not seen",
+                (false, false) if shares_work => "not at work",
+                (false, false) => "standing by",
             };
             vec![
                 server.name,
                 role.to_owned(),
+                server.sessions.to_string(),
                 server.address,
                 server.version,
                 seconds(server.up_ms),
                 seconds(server.seen_ms),
             ]
         });
-        output.print_table(&["server", "role", "address", "version", "up", "seen"], rows.collect())?;
+        output.print_table(
+            &["server", "role", "sessions", "address", "version", "up", "seen"],
+            rows.collect(),
+        )?;
         output.print_note(format_args!("takeovers: {}", cluster.takeovers))?;
         Ok(Exit::Done)
     }

@@ -107,6 +107,7 @@ impl From<Error> for CliError {
             | Error::ShuttingDown => Exit::Unavailable,
             Error::StoreFull(_)
             | Error::AuditFailed(_)
+            | Error::Elsewhere { .. }
             | Error::Unavailable(_)
             | Error::StoreLost(_)
             | Error::Corrupt(_)

@@ -28,6 +28,7 @@ pub mod memory;
 pub mod message;
 pub mod model;
 pub mod network;
+pub mod placement;
 mod process;
 pub mod quota;
 pub mod record;

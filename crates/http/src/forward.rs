@@ -10,6 +10,7 @@
 //! A request that is not answered is never repeated here: whether it was carried out is unknown. When another server becomes
 //! the active one, everything that still waits for the one before fails, so that clients come back.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -67,18 +68,7 @@ struct Shared {
 impl Forward {
     /// Forwards to the address that `active` has at the time of a request. Fails if the certificates cannot be used.
     pub fn new(active: watch::Receiver<Option<String>>, options: ForwardOptions) -> Result<Self, String> {
-        // The process has one TLS provider; the first one installed wins.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let mut client = reqwest::Client::builder()
-            .connect_timeout(CONNECT_TIMEOUT)
-            .redirect(reqwest::redirect::Policy::none())
-            .tcp_nodelay(true)
-            .no_proxy();
-        if let Some(pem) = &options.ca {
-            let roots = reqwest::Certificate::from_pem_bundle(pem).map_err(|error| error.to_string())?;
-            client = client.tls_certs_only(roots);
-        }
-        let client = client.build().map_err(|error| error.to_string())?;
+        let client = client(&options)?;
         Ok(Self(Arc::new(Shared { client, active, options })))
     }
 
@@ -86,6 +76,22 @@ impl Forward {
     pub fn router(self) -> Router {
         Router::new().fallback(answer).with_state(self)
     }
+}
+
+/// Builds the client of the other servers. Fails if the certificates cannot be used.
+pub(super) fn client(options: &ForwardOptions) -> Result<reqwest::Client, String> {
+    // The process has one TLS provider; the first one installed wins.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let mut client = reqwest::Client::builder()
+        .connect_timeout(CONNECT_TIMEOUT)
+        .redirect(reqwest::redirect::Policy::none())
+        .tcp_nodelay(true)
+        .no_proxy();
+    if let Some(pem) = &options.ca {
+        let roots = reqwest::Certificate::from_pem_bundle(pem).map_err(|error| error.to_string())?;
+        client = client.tls_certs_only(roots);
+    }
+    client.build().map_err(|error| error.to_string())
 }
 
 async fn answer(State(forward): State<Forward>, request: Request) -> Response {
@@ -104,34 +110,73 @@ async fn pass_on(forward: &Shared, request: Request) -> Result<Response, Problem
     let target = target.filter(|_| !request.headers().contains_key(FORWARDED));
     let target =
         target.ok_or_else(|| unavailable("no server of the cluster is active at the moment; try again"))?;
+    let active = forward.active.clone();
+    let gone = || {
+        let (mut active, target) = (active.clone(), target.clone());
+        Box::pin(async move { replaced(&mut active, &target).await }) as Gone
+    };
+    let peer = Peer { who: "the active server", replaced: "another server of the cluster has become active" };
+    relay(&forward.client, &target, request, 1, peer, gone).await
+}
+
+/// Resolves when a server may not answer any more.
+pub(super) type Gone = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// How a server is called in problems.
+#[derive(Clone, Copy)]
+pub(super) struct Peer {
+    /// The server.
+    pub(super) who: &'static str,
+    /// What has happened when it may not answer any more.
+    pub(super) replaced: &'static str,
+}
+
+/// Passes a request on to the server at the address `target`, and its answer back, both as they come. The request has been
+/// passed on `hops` times then. Fails when `gone` resolves before the end of the answer.
+pub(super) async fn relay(
+    client: &reqwest::Client,
+    target: &str,
+    request: Request,
+    hops: u8,
+    peer: Peer,
+    gone: impl Fn() -> Gone,
+) -> Result<Response, Problem> {
     let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
     let url = format!("{}{path}", target.trim_end_matches('/'));
     let (parts, body) = request.into_parts();
     let mut headers = forwarded(&parts.headers);
-    headers.insert(FORWARDED, HeaderValue::from_static("1"));
-    let mut outgoing = forward.client.request(parts.method, url).headers(headers);
+    headers.insert(FORWARDED, HeaderValue::from(u16::from(hops)));
+    let mut outgoing = client.request(parts.method, url).headers(headers);
     let has_body = [header::CONTENT_LENGTH, header::TRANSFER_ENCODING];
     if has_body.iter().any(|name| parts.headers.contains_key(name)) {
         outgoing = outgoing.body(reqwest::Body::wrap_stream(body.into_data_stream()));
     }
-    let mut active = forward.active.clone();
+    let Peer { who, replaced } = peer;
     let response = tokio::select! {
         response = outgoing.send() => response.map_err(|error| {
             tracing::warn!(%error, %target, "a request could not be forwarded");
             match error.is_connect() {
-                true => unavailable("the active server of the cluster is not reachable; try again"),
-                false => unavailable("the active server of the cluster did not answer: whether the request was carried out is unknown"),
+                true => unavailable(format!("{who} of the cluster is not reachable; try again")),
+                false => unavailable(format!(
+                    "{who} of the cluster did not answer: whether the request was carried out is unknown"
+                )),
             }
         })?,
-        () = replaced(&mut active, &target) => {
-            return Err(unavailable("another server of the cluster has become active: whether the request was carried out is unknown"));
+        () = gone() => {
+            return Err(unavailable(format!("{replaced}: whether the request was carried out is unknown")));
         }
     };
     let mut answer = Response::new(Body::empty());
     *answer.status_mut() = response.status();
     *answer.headers_mut() = forwarded(response.headers());
-    *answer.body_mut() = Body::from_stream(until_replaced(response.bytes_stream(), active, target));
+    *answer.body_mut() = Body::from_stream(until_gone(response.bytes_stream(), gone(), replaced));
     Ok(answer)
+}
+
+/// How often a request has been passed on.
+pub(super) fn hops(headers: &HeaderMap) -> u8 {
+    let value = headers.get(FORWARDED).and_then(|value| value.to_str().ok());
+    value.map_or(0, |value| value.parse().unwrap_or(u8::MAX))
 }
 
 /// The headers without those of the connection.
@@ -158,27 +203,25 @@ async fn replaced(active: &mut watch::Receiver<Option<String>>, target: &str) {
     }
 }
 
-/// The body of an answer, which fails when another server than `target` becomes the active one.
-fn until_replaced(
+/// The body of an answer, which fails when `gone` resolves.
+fn until_gone(
     body: impl Stream<Item = Result<Bytes, reqwest::Error>> + Send + 'static,
-    active: watch::Receiver<Option<String>>,
-    target: String,
+    gone: Gone,
+    replaced: &'static str,
 ) -> impl Stream<Item = Result<Bytes, axum::Error>> + Send + 'static {
-    let state = Some((Box::pin(body), active, target));
-    futures_util::stream::unfold(state, |state| async move {
-        let (mut body, mut active, target) = state?;
+    let state = Some((Box::pin(body), gone));
+    futures_util::stream::unfold(state, move |state| async move {
+        let (mut body, mut gone) = state?;
         let next = tokio::select! {
             next = body.next() => next?.map_err(axum::Error::new),
-            () = replaced(&mut active, &target) => {
-                Err(axum::Error::new("another server of the cluster has become active"))
-            }
+            () = &mut gone => Err(axum::Error::new(replaced)),
         };
-        let state = next.is_ok().then_some((body, active, target));
+        let state = next.is_ok().then_some((body, gone));
         Some((next, state))
     })
 }
 
-fn unavailable(detail: &str) -> Problem {
+pub(super) fn unavailable(detail: impl Into<String>) -> Problem {
     Problem::transient(StatusCode::SERVICE_UNAVAILABLE, "unavailable", detail)
 }
 

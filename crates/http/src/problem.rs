@@ -3,10 +3,11 @@
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use mainspring_api::ToJson;
-use mainspring_core::{FirstAnswer, Refusal, RunStatus};
+use mainspring_core::{FirstAnswer, NodeId, Refusal, RunStatus};
 use mainspring_kernel::Error;
 
 use crate::HttpLimits;
+use crate::homes::BelongsTo;
 
 /// Every problem of the HTTP API: status and code. Responses and the OpenAPI document both use this table. A kernel
 /// error gets the status of the first row with its code.
@@ -100,12 +101,15 @@ pub struct Problem {
     pub run_status: Option<RunStatus>,
     /// The first answer to a wait that was answered again.
     pub first_answer: Option<Box<FirstAnswer>>,
+    /// The server of the cluster that the request belongs to.
+    pub belongs_to: Option<NodeId>,
 }
 
 impl Problem {
     /// Creates a problem that is not retryable. [`PROBLEMS`] must contain its status and code.
     pub(super) fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Self {
-        Self { status, code, detail: detail.into(), retryable: false, run_status: None, first_answer: None }
+        let (retryable, run_status, first_answer, belongs_to) = (false, None, None, None);
+        Self { status, code, detail: detail.into(), retryable, run_status, first_answer, belongs_to }
     }
 
     /// Creates a retryable problem.
@@ -130,7 +134,11 @@ impl Problem {
 impl From<Error> for Problem {
     fn from(error: Error) -> Self {
         let status = status_of(error.code());
-        if status.is_server_error() {
+        let belongs_to = match &error {
+            Error::Elsewhere { node } => Some(*node),
+            _ => None,
+        };
+        if status.is_server_error() && belongs_to.is_none() {
             tracing::warn!(%error, "request failed");
         }
         let run_status = match &error {
@@ -142,7 +150,8 @@ impl From<Error> for Problem {
             _ => None,
         };
         let retryable = error.is_retryable();
-        Self { retryable, run_status, first_answer, ..Self::new(status, error.code(), error.to_string()) }
+        let plain = Self::new(status, error.code(), error.to_string());
+        Self { retryable, run_status, first_answer, belongs_to, ..plain }
     }
 }
 
@@ -165,6 +174,9 @@ impl IntoResponse for Problem {
         };
         let mut response = (self.status, body.to_json().unwrap_or_default()).into_response();
         response.extensions_mut().insert(ProblemCode(self.code));
+        if let Some(node) = self.belongs_to {
+            response.extensions_mut().insert(BelongsTo(node));
+        }
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         if self.retryable {

@@ -61,6 +61,16 @@ impl Board {
         }
     }
 
+    /// Sets the status of a session if it differs.
+    pub(crate) fn put_changed(&self, owner: &str, session: LiveSession) {
+        let is_known = self.0.lock().owners.get(owner).is_some_and(|owner| {
+            owner.sessions.get(&session.session_id).is_some_and(|(known, _)| *known == session)
+        });
+        if !is_known {
+            self.put(owner, session);
+        }
+    }
+
     /// Removes an unloaded session; `deleted` if it was deleted.
     pub(crate) fn remove(&self, owner: &str, session: SessionId, deleted: bool) {
         let mut state = self.0.lock();

@@ -1,8 +1,8 @@
 //! Errors of the kernel: a stable code, and a message that names the object and the remedy.
 
 use mainspring_core::{
-    BadIdPrefix, BadName, Cost, Cursor, Damage, MessageId, NotListed, Position, Refusal, Resource, RunId,
-    RunOption, RunStatus, SessionId, Spend, UsageReports, VersionMismatch,
+    BadIdPrefix, BadName, Cost, Cursor, Damage, MessageId, NodeId, NotListed, Position, Refusal, Resource,
+    RunId, RunOption, RunStatus, SessionId, Spend, UsageReports, VersionMismatch,
 };
 
 use crate::folders::FolderRefusal;
@@ -297,6 +297,15 @@ pub enum Error {
     /// The store failed, and nothing was changed. Retry later.
     #[error("the store is not available: {0}")]
     Unavailable(String),
+    /// Another server of the cluster has to carry the request out, and nothing was changed. The edge sends it there, or asks
+    /// the caller to retry.
+    #[error(
+        "another server of the cluster is the home of this session, and was not reached from here; try again"
+    )]
+    Elsewhere {
+        /// The server.
+        node: NodeId,
+    },
     /// The audit log cannot be written, and nothing was changed. Retry later.
     #[error(
         "the audit log cannot be written, so nothing may be changed ({0}): free space, or set audit.on_failure to report"
@@ -366,7 +375,7 @@ impl Error {
         Self::ShuttingDown => "shutting_down",
         Self::StoreFull(_) => "store_full",
         Self::AuditFailed(_) => "audit_failed",
-        Self::Unavailable(_) => "unavailable",
+        Self::Unavailable(_) | Self::Elsewhere { .. } => "unavailable",
         Self::StoreLost(_) => "store_lost",
         Self::Corrupt(_) => "corrupt",
         Self::SessionFailed { .. } => "session_failed",
@@ -389,6 +398,7 @@ impl Error {
                 | Self::StoreFull(_)
                 | Self::AuditFailed(_)
                 | Self::Unavailable(_)
+                | Self::Elsewhere { .. }
         )
     }
 
@@ -492,6 +502,7 @@ impl From<StoreError> for Error {
         match error {
             StoreError::VersionMismatch(mismatch) => mismatch.into(),
             StoreError::Pruned(floor) => Self::Expired { floor },
+            StoreError::HeldElsewhere { node } => Self::Elsewhere { node },
             StoreError::Corrupt(what) => Self::Corrupt(what),
             StoreError::Lost(what) => Self::StoreLost(what),
             StoreError::Full(what) => Self::StoreFull(what),

@@ -53,6 +53,7 @@ mod feedback;
 mod final_text;
 mod goals;
 mod grants;
+pub mod homes;
 mod host_calls;
 mod idempotency;
 mod ids;
@@ -178,6 +179,7 @@ pub(crate) struct Shared {
     /// Notified whenever a webhook is added or removed.
     webhooks_changed: watch::Sender<()>,
     usage_sums: usage_sums::UsageSums,
+    elsewhere: homes::Elsewhere,
     pub(crate) pins: Pins,
     pub(crate) agent_tokens: Arc<agent_tokens::AgentTokens>,
     pub(crate) host_calls: host_calls::HostCalls,
@@ -248,6 +250,7 @@ impl Kernel {
             known_keys: known_keys::KnownKeys::default(),
             webhooks_changed: watch::Sender::new(()),
             usage_sums: usage_sums::UsageSums::default(),
+            elsewhere: homes::Elsewhere::default(),
             pins: Pins::default(),
             agent_tokens: Arc::default(),
             host_calls: host_calls::HostCalls::new(started_at),
@@ -298,7 +301,10 @@ impl Kernel {
     /// Loads every unfinished session. Cost grows with the unfinished sessions, not with the stored ones.
     async fn recover(&self) -> Result<(), Error> {
         let unfinished = self.shared.store.unfinished().await?;
-        self.shared.blobs_recover().await?;
+        // Other processes may be writing files of artifacts at this moment.
+        if self.shared.options.homes.is_none() {
+            self.shared.blobs_recover().await?;
+        }
         for session in unfinished.deleted {
             self.shared.purge(session);
         }

@@ -55,6 +55,13 @@ impl OwnerWakers {
         owner.wake.notify_waiters();
     }
 
+    /// Wakes the readers of all owners: another process may have committed events.
+    pub(crate) fn wake_all(&self) {
+        if self.readers.load(Ordering::Acquire) > 0 {
+            self.owners.lock().values().for_each(|owner| owner.wake.notify_waiters());
+        }
+    }
+
     fn add_reader(&self, owner: &str) -> Arc<Notify> {
         self.readers.fetch_add(1, Ordering::AcqRel);
         let mut owners = self.owners.lock();

@@ -50,7 +50,8 @@ impl Shared {
             let Some(artifact) = self.store.artifact_get(id).await? else { continue };
             match self.call(artifact.session, |reply| Command::ArtifactDelete(id, reply)).await {
                 Ok(()) => removed.push(id),
-                Err(Error::NotFound { .. }) => {}
+                // The home of the session removes it.
+                Err(Error::NotFound { .. } | Error::Elsewhere { .. }) => {}
                 Err(error) => return Err(error),
             }
         }

@@ -25,6 +25,7 @@ mod keys;
 mod sessions;
 mod tree;
 mod webhooks;
+use crate::board::LiveStatus;
 use crate::search::Query;
 pub use commit::{
     Chunk, Commit, EndedToolCall, Fence, NativeClaim, NativeOwner, NewEvent, NewId, OpenToolCall, Request,
@@ -67,11 +68,36 @@ pub trait Store: Send + Sync + 'static {
     /// Drops a chunk whose fence is void or whose message is complete. Writing a chunk again changes nothing.
     async fn chunks_write(&self, chunks: Vec<Chunk>) -> Result<(), StoreError>;
 
-    /// Takes the lease of `session`: voids every fence returned for it before.
+    /// Takes the lease of `session`: voids every fence returned for it before. Refused while the session has its home at
+    /// another process.
     async fn lease_take(&self, session: SessionId, node: NodeId) -> Result<Fence, StoreError>;
 
     /// Releases a lease: voids `fence` and frees the memory of the lease. A lease taken since is not affected.
     async fn lease_release(&self, fence: Fence) -> Result<(), StoreError>;
+
+    /// Finds the process that is the home of a session, and only which can take its lease, if several processes share the
+    /// store. A store of one process at a time knows none.
+    async fn home_find(&self, session: SessionId) -> Result<Option<NodeId>, StoreError> {
+        let _ = session;
+        Ok(None)
+    }
+
+    /// Makes this process the home of a session, unless another one is.
+    async fn home_claim(&self, session: SessionId) -> Result<(), StoreError> {
+        let _ = session;
+        Ok(())
+    }
+
+    /// Lists the sessions that other processes have in memory, with their activity.
+    async fn live_elsewhere(&self) -> Result<Vec<(Session, LiveStatus)>, StoreError> {
+        Ok(vec![])
+    }
+
+    /// Lists the sessions with this process as their home that have notes in their inbox, which another process may have put
+    /// there.
+    async fn inbox_at_home(&self) -> Result<Vec<SessionId>, StoreError> {
+        Ok(vec![])
+    }
 
     /// Checks that reads are answered, and that commits are written to the place from which the next start reads.
     async fn health(&self) -> Result<(), StoreError>;
@@ -546,6 +572,12 @@ pub enum StoreError {
     /// Another process has taken the lease of the session. Nothing changed.
     #[error("another writer has taken over this session")]
     Fenced,
+    /// The session has its home at another process, which shares the store. Nothing changed.
+    #[error("the session has its home at another server of the cluster")]
+    HeldElsewhere {
+        /// The process.
+        node: NodeId,
+    },
     /// The stored version is not the expected one. Nothing changed.
     #[error(transparent)]
     VersionMismatch(#[from] VersionMismatch),

@@ -1,14 +1,19 @@
 //! A server of a cluster: several `mainspring serve` on one PostgreSQL, of which one at a time is active.
 //!
 //! The others stand by: they forward requests to the active server, and one of them takes over when the lease of the active
-//! server has expired. docs/cluster.md describes what that means for callers and agents.
+//! server has expired. With `cluster.spread` all of them are at work, and the active one leads (`homes.rs`). docs/cluster.md
+//! describes what that means for callers and agents.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::Arc;
 
 use mainspring_api::{Cluster, ClusterServer};
+use mainspring_core::placement::Offer;
 use mainspring_core::{LeaseTimes, NodeId};
+use mainspring_http::Servers;
+use mainspring_kernel::Kernel;
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::files::read_small;
 use mainspring_kernel::ids::Ids;
@@ -17,8 +22,10 @@ use secrecy::zeroize::Zeroizing;
 use tokio::sync::watch;
 
 use crate::config::Config;
-use crate::node::NodeError;
+use crate::node::{Node, NodeError};
 use crate::token;
+
+mod homes;
 
 /// The fewest bytes of a secret.
 const MIN_SECRET_BYTES: usize = 16;
@@ -32,6 +39,10 @@ pub struct Member {
     node: NodeId,
     name: String,
     address: String,
+    /// True if it executes sessions beside the others.
+    is_spread: bool,
+    /// The servers at work, for the HTTP edge.
+    servers: watch::Sender<Servers>,
     // Released last.
     _state_dir: StateDir,
 }
@@ -44,6 +55,10 @@ impl Member {
         let address = config.cluster.address.clone().ok_or_else(|| missing("cluster.address"))?;
         let secret = config.cluster.secret_file.as_deref().ok_or_else(|| missing("cluster.secret_file"))?;
         let token = shared_token(secret)?;
+        let mut offer = Offer { adapters: vec![], folders: config.cluster.folders.clone() };
+        if config.cluster.spread {
+            offer.adapters = Node::adapters(config)?.into_iter().map(|adapter| adapter.adapter).collect();
+        }
         let node = Ids::system().node();
         let state_dir = StateDir::open(&config.state_dir, Clock::system().now(), node)?;
         token::replace(&config.state_dir, &token).map_err(|error| {
@@ -60,10 +75,62 @@ impl Member {
             place: place(&config.state_dir),
             times: LeaseTimes::new(config.cluster.lease_ms),
             limit_file: Some(config.limit_file()),
+            offer,
         };
         let standby = Standby::join(url, PostgresOptions::default(), seat).await;
+        let standby = match &config.cluster.listen_url {
+            Some(url) => standby.and_then(|standby| standby.listening_at(url)),
+            None => standby,
+        };
         let standby = standby.map_err(|error| NodeError::postgres(config, &error))?;
-        Ok(Self { standby, node, name, address, _state_dir: state_dir })
+        let (is_spread, servers) = (config.cluster.spread, watch::Sender::new(Servers::default()));
+        Ok(Self { standby, node, name, address, is_spread, servers, _state_dir: state_dir })
+    }
+
+    /// Waits until this server can execute sessions beside others and one of them leads, and opens the store. May be
+    /// cancelled.
+    pub async fn work(&self, config: &Config) -> Result<PostgresStore, NodeError> {
+        let store = self.standby.work().await.map_err(|error| NodeError::postgres(config, &error))?;
+        let is_ready =
+            |homes: &mainspring_store::Homes| homes.leader.is_some() && homes.server(self.node).is_some();
+        // The sender lives as long as this server.
+        let _ = self.standby.homes().wait_for(is_ready).await;
+        Ok(store)
+    }
+
+    /// Follows the other servers at work for `kernel`, until it stops. Does nothing for a server that is active alone.
+    pub(crate) fn follow(self: &Arc<Self>, kernel: &Kernel) {
+        if self.is_spread {
+            kernel.tasks().spawn(homes::publish(Arc::clone(self), kernel.tasks().clone()));
+            kernel.tasks().spawn(homes::follow(Arc::clone(self), kernel.clone()));
+            kernel.tasks().spawn(homes::hear(Arc::clone(self), kernel.clone()));
+        }
+    }
+
+    /// Returns the servers at work for the placement of new sessions; none for a server that is active alone.
+    pub(crate) fn homes(&self) -> Option<mainspring_kernel::kernel::homes::Homes> {
+        let homes = self.standby.homes();
+        let candidates =
+            move || homes.borrow().servers.iter().map(|server| server.candidate.clone()).collect();
+        self.is_spread.then(|| mainspring_kernel::kernel::homes::Homes::new(candidates))
+    }
+
+    /// Watches the servers at work; none for a server that is active alone.
+    pub(crate) fn servers(&self) -> Option<watch::Receiver<Servers>> {
+        self.is_spread.then(|| self.servers.subscribe())
+    }
+
+    /// Resolves when this server leads, or is the active one.
+    pub(crate) async fn leads(&self) {
+        if self.is_spread {
+            // The sender lives as long as this server.
+            let _ = self.standby.homes().wait_for(|homes| homes.leader == Some(self.node)).await;
+        }
+    }
+
+    /// Gives up the sessions of the process before this one. The caller knows that its agents have ended.
+    pub(crate) async fn replace_earlier(&self, config: &Config) -> Result<(), NodeError> {
+        self.standby.replace_earlier().await.map_err(|error| NodeError::postgres(config, &error))
     }
 
     /// Waits until this server is the active one, and opens the store. May be cancelled.
@@ -102,6 +169,9 @@ impl Member {
             address: server.address,
             version: server.version,
             active: server.is_active,
+            working: server.is_working,
+            sessions: server.sessions,
+            adapters: server.adapters,
             up_ms: server.up_ms,
             seen_ms: server.seen_ms,
         };

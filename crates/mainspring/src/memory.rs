@@ -59,6 +59,9 @@ async fn decide_all(kernel: &Kernel, command: &[String]) -> Result<(), String> {
         let Some(last) = candidates.last() else { return undecided };
         after = Some((last.created_at, last.id));
         for candidate in candidates {
+            if !kernel.session_is_here(candidate.session).await.map_err(|error| error.to_string())? {
+                continue;
+            }
             let text = match kernel.memory_text(&candidate).await {
                 Ok(text) => text,
                 Err(Error::NotFound { .. }) => continue,

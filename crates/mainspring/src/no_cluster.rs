@@ -2,6 +2,11 @@
 
 use mainspring_api::Cluster;
 use mainspring_core::NodeId;
+use mainspring_kernel::Kernel;
+use tokio::sync::watch;
+
+use crate::config::Config;
+use crate::node::NodeError;
 
 /// A server of a cluster: none exists.
 #[derive(Debug)]
@@ -24,6 +29,26 @@ impl Member {
     }
 
     pub(crate) fn node(&self) -> NodeId {
+        match *self {}
+    }
+
+    pub(crate) fn follow(&self, _: &Kernel) {
+        match *self {}
+    }
+
+    pub(crate) fn homes(&self) -> Option<mainspring_kernel::kernel::homes::Homes> {
+        match *self {}
+    }
+
+    pub(crate) fn servers(&self) -> Option<watch::Receiver<mainspring_http::Servers>> {
+        match *self {}
+    }
+
+    pub(crate) async fn leads(&self) {
+        match *self {}
+    }
+
+    pub(crate) async fn replace_earlier(&self, _: &Config) -> Result<(), NodeError> {
         match *self {}
     }
 }

@@ -146,7 +146,7 @@ impl NodeBuilder {
         self
     }
 
-    /// Makes the node that of the active server of a cluster, with the store that the server leads.
+    /// Makes the node that of a server of a cluster that is active or at work, with the store that the server has opened.
     #[cfg(feature = "postgres")]
     pub fn member(mut self, member: Arc<Member>, store: mainspring_store::PostgresStore) -> Self {
         self.member = Some(member);
@@ -198,12 +198,19 @@ impl NodeBuilder {
             audit: Some(Arc::new(open_audit(&config, &clock)?)),
             execute,
             agents: agents.catalog.clone(),
+            homes: member.as_ref().and_then(|member| member.homes()),
             ..kernel_options(&config)
         };
         agents.wait_for_earlier_processes(&config, &clock).await;
+        if let Some(member) = &member {
+            member.replace_earlier(&config).await?;
+        }
         let kernel = Kernel::start(store, agents.adapters.clone(), options, clock, ids).await;
         let kernel =
             kernel.map_err(|source| NodeError::Kernel { path: config.database_name().into(), source })?;
+        if let Some(member) = &member {
+            member.follow(&kernel);
+        }
         if execute && !config.memory_command.is_empty() {
             kernel.tasks().spawn(memory::run(kernel.clone(), config.memory_command.clone()));
         }
@@ -361,6 +368,7 @@ fn kernel_options(config: &Config) -> Options {
         rules: ServerRules { all: config.rules.clone(), owners: owner_rules(config) },
         auto_title: config.titles == config::Titles::Heuristic,
         execute: true,
+        homes: None,
     }
 }
 

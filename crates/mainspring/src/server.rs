@@ -13,7 +13,7 @@ use std::time::Duration;
 use axum::serve::ListenerExt;
 use mainspring_client::Socket;
 use mainspring_http::{
-    Access, Http, HttpLimits, Oidc, TlsError, TlsFiles, TlsListener, WebhookSender, deliver_webhooks,
+    Access, Homes, Http, HttpLimits, Oidc, TlsError, TlsFiles, TlsListener, WebhookSender, deliver_webhooks,
     only_while,
 };
 use mainspring_kernel::Kernel;
@@ -24,6 +24,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::attention::run_on_attention;
+use crate::cluster::Member;
 use crate::config::Config;
 use crate::node::Node;
 use crate::token;
@@ -141,7 +142,9 @@ impl Server {
         let webhooks = WebhookSender::new(&token, config.webhooks_private);
         let http =
             http.with_listeners(listeners).with_webhooks(webhooks.clone()).with_threads(config.threads);
-        spawn_notifiers(&tasks, &kernel, config, webhooks, &closing);
+        let notifiers =
+            Notifiers { tasks: tasks.clone(), kernel: kernel.clone(), webhooks, closing: closing.clone() };
+        notifiers.start(node.member().cloned(), config);
         let is_tls = tls.is_some();
         let mut http = http.with_tls(is_tls).with_oidc(oidc);
         if let Some(member) = node.member().cloned() {
@@ -152,6 +155,12 @@ impl Server {
         }
         let mut router = http.router();
         if let Some(member) = node.member().cloned() {
+            if let Some(servers) = member.servers() {
+                let options = forwarding::options(config, is_tls)?;
+                let homes =
+                    Homes::new(kernel.clone(), servers, options, limits).map_err(ServeError::Cluster)?;
+                router = homes.layer(router);
+            }
             router = only_while(router, move || member.is_active());
         }
         match (tcp, tls) {
@@ -242,18 +251,33 @@ fn allowed_hosts(config: &Config) -> Vec<String> {
     config.allowed_hosts.iter().cloned().chain(host).collect()
 }
 
-/// Starts to deliver webhooks, and to run the command of `on_attention`.
-fn spawn_notifiers(
-    tasks: &Tasks,
-    kernel: &Kernel,
-    config: &Config,
+/// Delivers webhooks, and runs the command of `on_attention`.
+struct Notifiers {
+    tasks: Tasks,
+    kernel: Kernel,
     webhooks: WebhookSender,
-    closing: &CancellationToken,
-) {
-    tasks.spawn(deliver_webhooks(kernel.clone(), webhooks, closing.clone()));
-    if !config.on_attention.is_empty() {
-        let (owner, command) = (config.owner.clone(), config.on_attention.clone());
-        tasks.spawn(run_on_attention(kernel.clone(), owner, command, closing.clone()));
+    closing: CancellationToken,
+}
+
+impl Notifiers {
+    /// Starts at once, or when `member` leads: of several servers at work, one notifies.
+    fn start(self, member: Option<Arc<Member>>, config: &Config) {
+        let attention = (config.owner.clone(), config.on_attention.clone());
+        let Some(member) = member else { return self.spawn(attention) };
+        self.tasks.clone().spawn(async move {
+            tokio::select! {
+                () = member.leads() => self.spawn(attention),
+                () = self.closing.cancelled() => {}
+            }
+        });
+    }
+
+    fn spawn(&self, (owner, command): (String, Vec<String>)) {
+        let Self { tasks, kernel, webhooks, closing } = self;
+        tasks.spawn(deliver_webhooks(kernel.clone(), webhooks.clone(), closing.clone()));
+        if !command.is_empty() {
+            tasks.spawn(run_on_attention(kernel.clone(), owner, command, closing.clone()));
+        }
     }
 }
 

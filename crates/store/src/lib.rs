@@ -18,7 +18,9 @@ pub use copy::{CopyEnd, CopyError, CopyReport, store_copy};
 pub use fault::Fault;
 pub use memory::MemoryStore;
 #[cfg(feature = "postgres")]
-pub use postgres::{PostgresError, PostgresOptions, PostgresStore, Seat, ServerSeen, ServersSeen, Standby};
+pub use postgres::{
+    HomeServer, Homes, PostgresError, PostgresOptions, PostgresStore, Seat, ServerSeen, ServersSeen, Standby,
+};
 pub use sqlite::{
     ChecksumReport, CopySummary, Durability, OMI_DATABASE, OmiArtifact, OmiError, OmiNote, OmiOffer,
     OmiOptions, OmiReport, OmiSource, OpenError, Repaired, RestoredCursors, SCHEMA_VERSION, SqliteCheck,

@@ -10,7 +10,8 @@
 //! outlives a transaction, so that they pass a transaction pooler; only the lock of the server needs a session.
 //!
 //! Invariant: one server at a time writes a database: it holds the lock, or in a cluster the lease. A server that starts
-//! voids all leases of sessions, so that one which has lost the database without noticing cannot write.
+//! voids all leases of sessions, so that one which has lost the database without noticing cannot write. Servers that share
+//! the work are one group in this sense, and each of them writes its own sessions (`homes.rs`).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,6 +21,7 @@ use mainspring_kernel::store::{Fence, StoreError};
 use tokio::runtime::{Handle, Runtime};
 
 use self::connect::{Connector, Pooled};
+pub use self::homes::{HomeServer, Homes};
 pub use self::lease::Seat;
 use self::read::Reader;
 pub use self::standby::{ServerSeen, ServersSeen, Standby};
@@ -31,8 +33,10 @@ mod change;
 mod connect;
 pub(crate) mod copy;
 mod error;
+mod homes;
 mod lease;
 mod migrate;
+mod notices;
 mod read;
 mod rows;
 mod server;

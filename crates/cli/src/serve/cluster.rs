@@ -1,4 +1,4 @@
-//! `mainspring serve` as a server of a cluster.
+//! `mainspring serve` as a server of a cluster. With `cluster.spread` it does not stand by, but serves as soon as it has joined.
 //!
 //! ```text
 //! standing by: forwards ──lease──▶ active: serves ──SIGTERM──▶ drains, releases the lease, ends
@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mainspring::{Forwarding, Member, Node, Server};
+use mainspring_store::PostgresStore;
 use tokio::net::TcpListener;
 
 use super::shutdown_signal;
@@ -27,6 +28,9 @@ pub(super) async fn serve(context: &Context<'_>, address: SocketAddr) -> Result<
     let tcp = Server::bind(config, address)?;
     let member = Arc::new(Member::join(config).await?);
     let _claim = Claim::take(&config.state_dir)?;
+    if config.cluster.spread {
+        return Box::pin(work(context, tcp, member)).await;
+    }
     let forwarding = Forwarding::start(config, tcp, member.active())?;
     let scheme = if forwarding.is_tls() { "https" } else { "http" };
     let bound = forwarding.address().unwrap_or(address);
@@ -44,14 +48,38 @@ pub(super) async fn serve(context: &Context<'_>, address: SocketAddr) -> Result<
         }
     };
     let tcp = forwarding.stop().await?;
-    let node = Node::builder(config.clone()).member(Arc::clone(&member), store);
+    Box::pin(serve_until_lost(context, &member, store, tcp, "active: serving")).await
+}
+
+/// Executes sessions beside the other servers until this one is stopped or has lost its lease.
+async fn work(context: &Context<'_>, tcp: TcpListener, member: Arc<Member>) -> Result<Exit, CliError> {
+    context.output.print_note(format_args!("joining the other servers as {}", member.name()))?;
+    let store = tokio::select! {
+        store = member.work(context.config()) => store?,
+        signal = shutdown_signal() => {
+            member.leave().await;
+            return Ok(signal.map(|()| Exit::Done)?);
+        }
+    };
+    Box::pin(serve_until_lost(context, &member, store, tcp, "at work: serving")).await
+}
+
+/// Serves until this server is stopped, or executes the program again when the lease is lost.
+async fn serve_until_lost(
+    context: &Context<'_>,
+    member: &Arc<Member>,
+    store: PostgresStore,
+    tcp: TcpListener,
+    doing: &str,
+) -> Result<Exit, CliError> {
+    let node = Node::builder(context.config().clone()).member(Arc::clone(member), store);
     // Not dropped when the lease is lost: that would take time.
-    let mut leading = std::pin::pin!(async { lead(context, node.open().await?, tcp).await });
+    let mut leading = std::pin::pin!(async { lead(context, node.open().await?, tcp, doing).await });
     let ended = tokio::select! {
         ended = &mut leading => ended,
         () = member.lost() => {
             context.output.print_note(format_args!(
-                "this server has lost its lease of the database: it starts again and stands by"
+                "this server has lost its lease of the database: it starts again"
             ))?;
             Err(restart().into())
         }
@@ -59,13 +87,13 @@ pub(super) async fn serve(context: &Context<'_>, address: SocketAddr) -> Result<
     ended.map(|()| Exit::Done)
 }
 
-/// Serves as the active server until it is stopped.
-async fn lead(context: &Context<'_>, node: Node, tcp: TcpListener) -> Result<(), CliError> {
+/// Serves until this server is stopped.
+async fn lead(context: &Context<'_>, node: Node, tcp: TcpListener, doing: &str) -> Result<(), CliError> {
     let (config, output) = (context.config(), context.output);
     let server = Server::start_on(&node, config, Some(tcp)).await?;
     let scheme = if server.is_tls() { "https" } else { "http" };
     if let Some(address) = server.address() {
-        output.print_note(format_args!("active: serving {scheme}://{address}"))?;
+        output.print_note(format_args!("{doing} {scheme}://{address}"))?;
     }
     let signal = shutdown_signal().await;
     let drain_ms = config.drain_ms;

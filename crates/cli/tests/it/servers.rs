@@ -21,6 +21,8 @@ use tokio::task::JoinSet;
 use crate::kill::example;
 use crate::postgres_cluster::{database, psql};
 
+mod spread;
+
 /// The lease of the servers.
 const LEASE_MS: &str = "4000";
 
@@ -41,6 +43,8 @@ struct Servers {
     ports: Vec<u16>,
     children: HashMap<usize, Child>,
     client: Client,
+    /// The value of `cluster.spread`.
+    spread: bool,
 }
 
 impl Drop for Servers {
@@ -56,6 +60,11 @@ impl Drop for Servers {
 impl Servers {
     /// Starts `count` servers, and waits until one of them is active and all of them answer.
     async fn start(count: usize) -> Self {
+        Self::start_with(count, false).await
+    }
+
+    /// Starts `count` servers that stand by or share the work, and waits until all of them answer.
+    async fn start_with(count: usize, spread: bool) -> Self {
         mainspring::install_tls();
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("secret"), "a secret of all servers").unwrap();
@@ -77,7 +86,8 @@ impl Servers {
         let ports = held.iter().map(|held| held.local_addr().unwrap().port()).collect();
         drop(held);
         let client = Client::new();
-        let mut servers = Self { folder, database: database(), ports, children: HashMap::new(), client };
+        let mut servers =
+            Self { folder, database: database(), ports, children: HashMap::new(), client, spread };
         for n in 0..count {
             servers.spawn(n);
         }
@@ -98,6 +108,7 @@ impl Servers {
         command.env("MAINSPRING_CLUSTER_NAME", format!("server {n}"));
         command.env("MAINSPRING_CLUSTER_SECRET_FILE", folder.join("secret"));
         command.env("MAINSPRING_CLUSTER_LEASE_MS", LEASE_MS).env("MAINSPRING_DRAIN_MS", "1000");
+        command.env("MAINSPRING_CLUSTER_SPREAD", self.spread.to_string());
         command.arg("--config").arg(folder.join("config.toml"));
         command
     }

@@ -8,6 +8,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use mainspring_api::threads::{ErrorEnvelope, ThreadError};
 
+use crate::homes::BelongsTo;
 use crate::problem::ProblemCode;
 
 /// The longest problem document.
@@ -19,6 +20,7 @@ pub(super) async fn rewrite(request: Request, next: Next) -> Response {
     let Some(ProblemCode(code)) = response.extensions().get().copied() else { return response };
     let (status, name) = exception(response.status(), code);
     let retry = response.headers().get(header::RETRY_AFTER).cloned();
+    let belongs_to = response.extensions().get::<BelongsTo>().copied();
     let body = axum::body::to_bytes(response.into_body(), PROBLEM_MAX_BYTES).await.unwrap_or_default();
     let problem: Option<mainspring_api::Problem> = serde_json::from_slice(&body).ok();
     let message = problem.map_or_else(|| code.to_owned(), |problem| problem.detail);
@@ -27,6 +29,9 @@ pub(super) async fn rewrite(request: Request, next: Next) -> Response {
     let mut response = (status, [(header::CONTENT_TYPE, "application/json")], json).into_response();
     // For the audit log.
     response.extensions_mut().insert(ProblemCode(code));
+    if let Some(server) = belongs_to {
+        response.extensions_mut().insert(server);
+    }
     response.headers_mut().extend(retry.map(|retry| (header::RETRY_AFTER, retry)));
     response
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use mainspring_core::goal::built_in_goal_types;
 use mainspring_core::{ArtifactRetention, Fallback, GoalType, Limits, NodeId, OwnerQuotas, Quotas};
 
+use super::homes::Homes;
 use crate::agents::{Catalog, NoCatalog};
 use crate::audit::Audit;
 use crate::policy::ServerRules;
@@ -70,6 +71,8 @@ pub struct Options {
     pub auto_title: bool,
     /// False for a kernel that executes nothing: queued runs stay queued.
     pub execute: bool,
+    /// Set for a kernel that shares its store with others, each of which is the home of some sessions.
+    pub homes: Option<Homes>,
 }
 
 impl Default for Options {
@@ -101,6 +104,7 @@ impl Default for Options {
             default_folders: HashMap::new(),
             auto_title: true,
             execute: true,
+            homes: None,
         }
     }
 }

@@ -156,6 +156,7 @@ impl Kernel {
         if let (None, Some(adapter)) = (&request.session.new.adapter, &request.adapter) {
             session.adapter.clone_from(adapter);
         }
+        self.shared.check_placement(&session)?;
         let id = session.id;
         self.shared.start_new_actor(session).await?;
         Ok(id)

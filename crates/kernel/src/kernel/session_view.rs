@@ -106,7 +106,7 @@ impl Kernel {
         let mut sessions = vec![];
         // The board also has sessions that left memory while their run waits.
         let on_board = self.shared.board.sessions(&caller.owner).into_iter();
-        for id in on_board.filter(|id| self.shared.is_live(*id)) {
+        for id in on_board.filter(|id| self.shared.is_live(*id) || self.shared.elsewhere.contains(*id)) {
             if let Some(found) = self.shared.session_find(&caller.owner, &SessionRef::Id(id)).await? {
                 sessions.push(self.shared.marked(caller, found).await?);
             }

@@ -96,6 +96,7 @@ impl Kernel {
             let agents = &self.shared.options.agents;
             let named = agents.check_agent_name(&session.adapter, &session.agent_definition);
             named.map_err(Error::Invalid)?;
+            self.shared.check_placement(&session)?;
             let id = session.id;
             let request = request.clone().map(|request| Request { answer: id.to_string(), ..request });
             self.shared.start_new_actor(session).await?;

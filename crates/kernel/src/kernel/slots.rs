@@ -232,6 +232,10 @@ impl Shared {
         session: SessionId,
         mode: SubscriptionMode,
     ) -> Result<Subscription, Error> {
+        if self.options.homes.is_some() {
+            // A reader gets what its session's actor publishes, so both are at the same process.
+            Box::pin(self.check_home(session)).await?;
+        }
         let subscription = self.add_subscription(session, mode)?;
         match subscription.feed().loaded().await {
             Ok(_) => Ok(subscription),

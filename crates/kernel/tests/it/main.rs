@@ -23,6 +23,7 @@ mod delegation;
 mod failures;
 mod feedback;
 mod full_disk;
+mod homes;
 mod images;
 mod keys;
 mod lanes;

@@ -19,7 +19,7 @@ use mainspring_kernel::policy;
 use super::adapters::{ADAPTER_SETTINGS, AdapterConfig, AdapterSetting, WORKER_COUNT_RANGE};
 use super::owners::{self, OwnerConfig, OwnerSetting};
 use super::rule::serving::{audience, claim, client_id, optional_path, origins};
-use super::rule::store::{server_name, store_url};
+use super::rule::store::{folder_roots, listen_url, server_name, store_url};
 use super::rule::{
     self, Input, Keywords, Rule, Value, adapter_name, address, command, host_names, keyword, log_filter,
     number, owner_name, path, policy_rules, switch, url,
@@ -322,6 +322,12 @@ settings! {
         secret_file, optional_path(), None;
         /// Milliseconds for which the active server of a cluster has the database after each renewal. Another one takes over after this time and a fifth of it.
         lease_ms, number(MIN_LEASE_MS, HOUR_MS), 10 * SECOND_MS;
+        /// True to execute sessions on all servers of a cluster, instead of on the active one only; the same on each server.
+        spread, switch(), false;
+        /// Folders beneath which the agents of this server can work, for new sessions of a cluster whose servers all execute sessions; empty for every folder.
+        folders, folder_roots(), vec![];
+        /// URL at which the PostgreSQL of `store` sends notices between servers that all execute sessions, if `store` is that of a transaction pooler; `store` if empty.
+        listen_url, listen_url(), None;
     }
     /// Delays between attempts.
     retry: Retry {
@@ -369,6 +375,12 @@ pub struct Cluster {
     pub secret_file: Option<PathBuf>,
     /// Milliseconds for which the active server has the database after each renewal.
     pub lease_ms: u64,
+    /// True to execute sessions on all servers.
+    pub spread: bool,
+    /// The folders beneath which the agents of this server can work; none for every folder.
+    pub folders: Vec<String>,
+    /// The URL at which the database sends notices to this server, if not that of the store.
+    pub listen_url: Option<String>,
 }
 
 impl Cluster {

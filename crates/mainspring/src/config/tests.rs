@@ -119,7 +119,15 @@ fn the_defaults_are_as_documented() {
                 on_failure: mainspring_kernel::audit::OnAuditFailure::Refuse
             },
             artifacts: mainspring_core::ArtifactRetention { keep_days: 0, keep_bytes: 0 },
-            cluster: Cluster { address: None, name: None, secret_file: None, lease_ms: 10_000 },
+            cluster: Cluster {
+                address: None,
+                name: None,
+                secret_file: None,
+                lease_ms: 10_000,
+                spread: false,
+                folders: vec![],
+                listen_url: None
+            },
             retry: Retry { base_ms: 500, max_ms: 30_000 },
             quotas: Quotas::default(),
             adapters: BTreeMap::new(),

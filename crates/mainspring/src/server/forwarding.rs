@@ -17,6 +17,21 @@ use tokio_util::sync::CancellationToken;
 use super::{ServeError, allowed_hosts, bind_socket, fit_open_files, tls_files};
 use crate::config::Config;
 
+/// Returns how a server of a cluster forwards.
+pub(super) fn options(config: &Config, is_tls: bool) -> Result<ForwardOptions, ServeError> {
+    Ok(ForwardOptions {
+        hosts: allowed_hosts(config),
+        origins: config.cors_origins.clone(),
+        is_tls,
+        ca: match &config.tls_ca {
+            Some(file) => Some(read_small(file).map_err(|error| {
+                ServeError::Cluster(format!("tls_ca: {} cannot be read: {error}", file.display()))
+            })?),
+            None => None,
+        },
+    })
+}
+
 /// A running server that forwards.
 pub struct Forwarding {
     socket: Socket,
@@ -41,17 +56,7 @@ impl Forwarding {
         let tls = tls_files(config)?;
         let is_tls = tls.is_some();
         let address = tcp.local_addr().ok();
-        let options = ForwardOptions {
-            hosts: allowed_hosts(config),
-            origins: config.cors_origins.clone(),
-            is_tls,
-            ca: match &config.tls_ca {
-                Some(file) => Some(read_small(file).map_err(|error| {
-                    ServeError::Cluster(format!("tls_ca: {} cannot be read: {error}", file.display()))
-                })?),
-                None => None,
-            },
-        };
+        let options = options(config, is_tls)?;
         let router = Forward::new(active, options).map_err(ServeError::Cluster)?.router();
         let connections = Connections::from(fit_open_files(config.http));
         // Kept for the time after: clients that connect while this process becomes the active server wait in its queue.

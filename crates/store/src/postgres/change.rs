@@ -12,7 +12,7 @@ use super::read::access::FIRST_ORG;
 use super::read::state::entry;
 use super::rows::request_cells;
 use super::tables::Table;
-use super::values::{Column, Param, columns, get, get_u64, int, sql_limit, to_json};
+use super::values::{Column, Param, columns, get, get_id, get_u64, int, sql_limit, to_json};
 
 /// Rows that one step of a purge removes.
 const STEP_ROWS: i64 = 500;
@@ -27,6 +27,63 @@ pub(super) async fn lease_take(
     let row = change.write(sql, &[&session.as_bytes().as_slice(), &node.as_bytes().as_slice()]).await?;
     let epoch = row.first().map_or(Ok(0), |row| get_u64(row, 0))?;
     Ok(Fence { session, epoch })
+}
+
+/// Takes the lease of a session for one of several servers at work, unless the session has its home at another one.
+pub(super) async fn lease_take_home(
+    change: &Reader,
+    session: SessionId,
+    node: NodeId,
+) -> Result<Fence, StoreError> {
+    let sql = "INSERT INTO leases (session_id, epoch, node_id) VALUES ($1, nextval('lease_epochs'), $2)
+               ON CONFLICT (session_id) DO UPDATE SET
+                 epoch = excluded.epoch, node_id = excluded.node_id, released = false
+               WHERE leases.node_id = $2
+                 OR NOT EXISTS (SELECT 1 FROM node_leases AS n WHERE n.node_id = leases.node_id)
+               RETURNING epoch";
+    let row = change.write(sql, &[&session.as_bytes().as_slice(), &node.as_bytes().as_slice()]).await?;
+    match row.first() {
+        Some(row) => Ok(Fence { session, epoch: get_u64(row, 0)? }),
+        None => Err(held_elsewhere(change, session).await?),
+    }
+}
+
+/// Makes `node` the home of a session, unless another server at work is.
+pub(super) async fn home_claim(change: &Reader, session: SessionId, node: NodeId) -> Result<(), StoreError> {
+    let sql =
+        "INSERT INTO leases (session_id, epoch, node_id, released) VALUES ($1, nextval('lease_epochs'), $2, true)
+               ON CONFLICT (session_id) DO UPDATE SET
+                 epoch = excluded.epoch, node_id = excluded.node_id, released = true
+               WHERE NOT EXISTS (SELECT 1 FROM node_leases AS n WHERE n.node_id = leases.node_id)
+               RETURNING epoch";
+    let row = change.write(sql, &[&session.as_bytes().as_slice(), &node.as_bytes().as_slice()]).await?;
+    if !row.is_empty() {
+        return Ok(());
+    }
+    match held_elsewhere(change, session).await? {
+        StoreError::HeldElsewhere { node: holder } if holder == node => Ok(()),
+        error => Err(error),
+    }
+}
+
+/// The error that names the home of a session.
+async fn held_elsewhere(change: &Reader, session: SessionId) -> Result<StoreError, StoreError> {
+    let sql = "SELECT node_id FROM leases WHERE session_id = $1";
+    let row = change.row(sql, &[&session.as_bytes().as_slice()]).await?;
+    let missing = || StoreError::Unavailable("the session has changed its home; try again".into());
+    let node = row.map(|row| get_id(&row, 0)).transpose()?.ok_or_else(missing)?;
+    Ok(StoreError::HeldElsewhere { node: NodeId::from_bytes(node) })
+}
+
+/// Releases a lease of one of several servers at work, which stays the home of the session.
+pub(super) async fn lease_release_home(change: &Reader, fence: Fence) -> Result<(), StoreError> {
+    let (session, epoch) = (fence.session.as_bytes().as_slice(), int(fence.epoch));
+    // The session was not created, or is deleted.
+    let sql = "DELETE FROM leases WHERE session_id = $1 AND epoch = $2
+                 AND NOT EXISTS (SELECT 1 FROM sessions AS s WHERE s.session_id = $1)";
+    change.write(sql, &[&session, &epoch]).await?;
+    let sql = "UPDATE leases SET epoch = nextval('lease_epochs'), released = true WHERE session_id = $1 AND epoch = $2";
+    change.write(sql, &[&session, &epoch]).await.map(drop)
 }
 
 pub(super) async fn lease_release(change: &Reader, fence: Fence) -> Result<(), StoreError> {
@@ -99,7 +156,10 @@ pub(super) async fn key_write(
     let (id, hash) = (key.id.as_bytes().as_slice(), key.hash.as_slice());
     let org = key.org.as_deref();
     let params: [&dyn Param; 6] = [&id, &key.owner.as_str(), &org, &hash, &key.created_at.0, &to_json(key)?];
-    change.write(sql, &params).await.map(drop)
+    change.write(sql, &params).await?;
+    // Other servers at work notice that, and forget the keys that they know.
+    let sql = "INSERT INTO meta VALUES ('keys', 1) ON CONFLICT (name) DO UPDATE SET value = meta.value + 1";
+    change.write(sql, &[]).await.map(drop)
 }
 
 pub(super) async fn owner_claim(
@@ -296,6 +356,7 @@ pub(super) async fn session_purge(change: &Reader, session: SessionId) -> Result
     lines_purge(change, session).await?;
     change.write("DELETE FROM state_history WHERE place = $1", &[&session.to_string()]).await?;
     change.write("DELETE FROM sessions WHERE session_id = $1", &[&key]).await?;
+    change.write("DELETE FROM leases WHERE session_id = $1 AND released", &[&key]).await?;
     away_state_purge(change, session).await?;
     Ok(false)
 }

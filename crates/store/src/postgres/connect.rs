@@ -3,7 +3,7 @@
 //! The store has threads of its own, as the one for SQLite has: a connection must not end with the runtime of the task that
 //! happened to open it.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,16 +14,19 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::runtime::Handle;
+use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_postgres::config::SslMode;
 use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream};
-use tokio_postgres::{Client, Config, Error, Socket};
+use tokio_postgres::{AsyncMessage, Client, Config, Error, Socket};
 
 use super::PostgresError;
 use super::error::describe;
 
 /// Connections that read at the same time.
 const READERS: usize = 8;
+/// Notices that wait to be read.
+const NOTICES: usize = 64;
 
 /// Opens connections to one database.
 #[derive(Clone)]
@@ -43,6 +46,11 @@ impl Connector {
         }
         let is_encrypted = config.get_ssl_mode() != SslMode::Disable;
         Ok(Self { config, tls: Tls::new(is_encrypted, root_file.as_deref())?, runtime })
+    }
+
+    /// Returns the runtime of the store.
+    pub(super) fn runtime(&self) -> Handle {
+        self.runtime.clone()
     }
 
     /// Opens a connection, driven by the runtime of the store.
@@ -67,6 +75,31 @@ impl Connector {
             // The store is being dropped.
             Err(_) => Err(Error::__private_api_timeout()),
         }
+    }
+
+    /// Opens a connection that listens to a channel, and returns the payloads of its notices. They end with the connection.
+    /// Notices that are not read in time are dropped.
+    pub(super) async fn listen(&self, channel: &str) -> Result<(Client, mpsc::Receiver<String>), Error> {
+        let (config, tls, runtime) = (self.config.clone(), self.tls.clone(), self.runtime.clone());
+        let opened = self.runtime.spawn(async move {
+            let (client, mut connection) = config.connect(tls).await?;
+            let (notices, heard) = mpsc::channel(NOTICES);
+            runtime.spawn(async move {
+                while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
+                    if let AsyncMessage::Notification(notice) = message {
+                        let _ = notices.try_send(notice.payload().to_owned());
+                    }
+                }
+            });
+            Ok((client, heard))
+        });
+        let (client, heard) = match opened.await {
+            Ok(opened) => opened?,
+            // The store is being dropped.
+            Err(_) => return Err(Error::__private_api_timeout()),
+        };
+        client.batch_execute(&format!("LISTEN {channel}")).await?;
+        Ok((client, heard))
     }
 
     /// Spawns a task on the runtime of the store.

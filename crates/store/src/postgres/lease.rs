@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use mainspring_core::placement::Offer;
 use mainspring_core::{LeaseTimes, NodeId};
 use mainspring_kernel::boot_time::boot_time_ms;
 use tokio_postgres::{Client, Error};
@@ -27,9 +28,18 @@ use super::error::describe;
 use super::values::{int, typed};
 use super::writer::{Shared, pause};
 
-/// Locks the lease if the server in the place `$1` may take it. It skips a lease that another server takes or renews.
+/// Locks the lease if the server in the place `$1` may take it for itself: no server at work may still act. It skips a lease
+/// that another server takes or renews.
 pub(super) const FREE: &str = "SELECT 1 FROM server_lease
-    WHERE free_at IS NULL OR clock_timestamp() >= free_at OR place = $1 FOR UPDATE SKIP LOCKED";
+    WHERE (free_at IS NULL OR clock_timestamp() >= free_at OR place = $1) AND NOT EXISTS (
+      SELECT 1 FROM node_leases AS n WHERE clock_timestamp() < n.free_at AND n.place IS DISTINCT FROM $1)
+    FOR UPDATE SKIP LOCKED";
+
+/// Renews the lease of the database: the node, the number of its boot, and the two durations in milliseconds.
+pub(super) const RENEW: &str = "UPDATE server_lease SET
+      expires_at = clock_timestamp() + $3 * interval '1 millisecond',
+      free_at = clock_timestamp() + $4 * interval '1 millisecond'
+    WHERE node_id = $1 AND epoch = $2 AND free_at IS NOT NULL";
 
 /// A server of a cluster.
 #[derive(Debug, Clone)]
@@ -47,6 +57,8 @@ pub struct Seat {
     pub times: LeaseTimes,
     /// The file that tells the guards of agents until when agents may live, in milliseconds since the start of the machine.
     pub limit_file: Option<PathBuf>,
+    /// What the server can execute.
+    pub offer: Offer,
 }
 
 impl Seat {
@@ -107,10 +119,11 @@ pub(super) async fn join(client: &Client, seat: &Seat) -> Result<(), Error> {
 
 /// Records that a server is there.
 pub(super) async fn beat(client: &Client, seat: &Seat) -> Result<(), Error> {
-    let sql = "INSERT INTO nodes (node_id, name, address, version) VALUES ($1, $2, $3, $4)
+    let sql = "INSERT INTO nodes (node_id, name, address, version, offer) VALUES ($1, $2, $3, $4, $5)
                ON CONFLICT (node_id) DO UPDATE SET seen_at = clock_timestamp()";
     let (node, version) = (seat.node.as_bytes().as_slice(), env!("CARGO_PKG_VERSION"));
-    client.execute_typed(sql, &typed(&[&node, &seat.name, &seat.address, &version])).await.map(drop)
+    let offer = serde_json::to_string(&seat.offer).unwrap_or_default();
+    client.execute_typed(sql, &typed(&[&node, &seat.name, &seat.address, &version, &offer])).await.map(drop)
 }
 
 /// Removes a server that stops, and its lease if it has it.
@@ -123,7 +136,7 @@ pub(super) async fn leave(client: &Client, seat: &Seat, boot: i64) -> Result<(),
 }
 
 /// Milliseconds from a renewal to the expiry, and to the time at which others may take the lease.
-fn durations(times: LeaseTimes) -> (i64, i64) {
+pub(super) fn durations(times: LeaseTimes) -> (i64, i64) {
     (int(times.lease_ms()), int(times.lease_ms() + times.grace_ms()))
 }
 
@@ -188,14 +201,11 @@ async fn renew(
         Some(client) => client,
         None => connector.connect().await?,
     };
-    let sql = "UPDATE server_lease SET expires_at = clock_timestamp() + $3 * interval '1 millisecond',
-                 free_at = clock_timestamp() + $4 * interval '1 millisecond'
-               WHERE node_id = $1 AND epoch = $2 AND free_at IS NOT NULL";
     let node = seat.node.as_bytes().as_slice();
     let boot = shared.boot.load(Ordering::Acquire);
     let (lease_ms, free_ms) = durations(seat.times);
     let params = typed(&[&node, &boot, &lease_ms, &free_ms]);
-    let renewed = client.execute_typed(sql, &params).await? > 0;
+    let renewed = client.execute_typed(RENEW, &params).await? > 0;
     beat(&client, seat).await?;
     *slot = Some(client);
     Ok(Some(renewed))

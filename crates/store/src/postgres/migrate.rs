@@ -12,6 +12,7 @@ const MIGRATIONS: &[(usize, &str)] = &[
     (3, include_str!("../../migrations/postgres/0003_edge_records.sql")),
     (4, include_str!("../../migrations/postgres/0004_cluster.sql")),
     (6, include_str!("../../migrations/postgres/0006_owner_keys_and_lost_events.sql")),
+    (7, include_str!("../../migrations/postgres/0007_homes.sql")),
 ];
 
 /// The version of the tables that this program writes.

@@ -1,6 +1,6 @@
 //! Reads: one statement where that is enough, else several in one snapshot.
 
-use mainspring_core::{Attempt, Message, MessageStatus, RequestName, Run, RunState, Session};
+use mainspring_core::{Attempt, Message, MessageStatus, NodeId, RequestName, Run, RunState, Session};
 use mainspring_kernel::store::{PlacedMessage, StoreError};
 use std::sync::Arc;
 use tokio_postgres::Row;
@@ -64,8 +64,16 @@ impl Reader {
     pub(super) async fn begin_change(&self, shared: &Shared) -> Result<(), StoreError> {
         let client = self.pooled.client().ok_or_else(closed)?;
         let boot = shared.boot.load(std::sync::atomic::Ordering::Acquire);
-        let sql = "SELECT 1 FROM meta WHERE name = 'boot' AND value = $1 FOR SHARE";
-        let (params, begin) = (typed(&[&boot]), shared.begin());
+        let alone = "SELECT 1 FROM meta WHERE name = 'boot' AND value = $1 FOR SHARE";
+        // One of several servers also locks its own lease against a takeover, but not against its renewal.
+        let shares = "SELECT 1 FROM meta AS m, node_leases AS n
+                      WHERE m.name = 'boot' AND m.value = $1 AND n.node_id = $2 FOR SHARE OF m FOR KEY SHARE OF n";
+        let home = shared.home.get().map(NodeId::as_bytes).map(<[u8; 16]>::as_slice);
+        let (sql, params) = match &home {
+            Some(home) => (shares, typed(&[&boot, home])),
+            None => (alone, typed(&[&boot])),
+        };
+        let begin = shared.begin();
         // The first poll sends both statements.
         let (begun, held) = tokio::join!(client.batch_execute(&begin), client.query_typed(sql, &params));
         begun.map_err(|error| read_error(&error))?;

@@ -87,10 +87,7 @@ async fn boot_in_transaction(
     shared: &Shared,
     seat: Option<&Seat>,
 ) -> Result<bool, tokio_postgres::Error> {
-    let number = async |sql: &str| client.query_typed_one(sql, &[]).await?.try_get::<_, i64>(0);
-    // A server without a cluster holds this lock as long as it runs.
-    let sql = format!("SELECT pg_try_advisory_xact_lock({LOCK})");
-    if seat.is_some() && !client.query_typed_one(&sql, &[]).await?.try_get::<_, bool>(0)? {
+    if seat.is_some() && !try_lock_for_transaction(client).await? {
         return Ok(false);
     }
     let place = seat.and_then(|seat| seat.place.as_deref());
@@ -98,13 +95,26 @@ async fn boot_in_transaction(
     if free.is_empty() {
         return Ok(false);
     }
+    let boot = begin_history(client, shared).await?;
+    lease::take(client, boot, seat).await?;
+    Ok(true)
+}
+
+/// Locks the database for the transaction. A server without a cluster holds this lock as long as it runs.
+pub(super) async fn try_lock_for_transaction(client: &Client) -> Result<bool, tokio_postgres::Error> {
+    let sql = format!("SELECT pg_try_advisory_xact_lock({LOCK})");
+    client.query_typed_one(&sql, &[]).await?.try_get(0)
+}
+
+/// Begins a history: voids the rights of all servers before. Returns the number of the boot.
+pub(super) async fn begin_history(client: &Client, shared: &Shared) -> Result<i64, tokio_postgres::Error> {
+    let number = async |sql: &str| client.query_typed_one(sql, &[]).await?.try_get::<_, i64>(0);
     // Before the leases: a change locks this row first, too.
     let boot = number(
         "INSERT INTO meta VALUES ('boot', 1) ON CONFLICT (name) DO UPDATE SET value = meta.value + 1 RETURNING value",
     )
     .await?;
-    client.batch_execute("DELETE FROM leases").await?;
-    lease::take(client, boot, seat).await?;
+    client.batch_execute("DELETE FROM leases; DELETE FROM node_leases").await?;
     let last = number(
         "SELECT greatest((SELECT max(cursor) FROM events), (SELECT value FROM meta WHERE name = 'last_cursor'), 0)",
     )
@@ -122,7 +132,16 @@ async fn boot_in_transaction(
         .await?;
     shared.base.store(base.cast_unsigned(), Ordering::Release);
     shared.boot.store(boot, Ordering::Release);
-    Ok(true)
+    Ok(boot)
+}
+
+/// Joins the history that other servers have begun.
+pub(super) async fn continue_history(client: &Client, shared: &Shared) -> Result<(), tokio_postgres::Error> {
+    let sql = "SELECT (SELECT value FROM meta WHERE name = 'boot'), (SELECT value FROM meta WHERE name = 'cursor_base')";
+    let row = client.query_typed_one(sql, &[]).await?;
+    shared.boot.store(row.try_get(0)?, Ordering::Release);
+    shared.base.store(row.try_get::<_, i64>(1)?.cast_unsigned(), Ordering::Release);
+    Ok(())
 }
 
 /// Keeps the lock, and notices when another server has taken it.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use mainspring_core::NodeId;
+use mainspring_core::placement::Offer;
 use mainspring_kernel::boot_time::boot_time_ms;
 use mainspring_kernel::store::StoreError;
 use tokio::sync::watch;
@@ -12,14 +13,12 @@ use tokio_postgres::{Client, Error, Row};
 
 use super::connect::Connector;
 use super::error::describe;
+use super::homes::{self, Beacon, Homes, POLL_MS};
 use super::lease::{self, Keeper, Seat};
 use super::migrate::migrate;
 use super::values::{get, get_id, get_u64};
 use super::writer::{Shared, pause};
-use super::{PostgresError, PostgresOptions, PostgresStore, Threads, server};
-
-/// Time between two looks at the lease.
-const POLL_MS: u64 = 200;
+use super::{PostgresError, PostgresOptions, PostgresStore, Threads, notices, server};
 
 /// The servers of a cluster, as the database knows them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,6 +44,12 @@ pub struct ServerSeen {
     pub version: String,
     /// True if it has the lease.
     pub is_active: bool,
+    /// True if it executes sessions: the active one, or one of several at work.
+    pub is_working: bool,
+    /// The names of the adapters that it can execute.
+    pub adapters: Vec<String>,
+    /// The sessions that it has in memory, if it is one of several at work.
+    pub sessions: u64,
     /// Milliseconds since it joined.
     pub up_ms: u64,
     /// Milliseconds since it was there.
@@ -58,6 +63,9 @@ pub struct Standby {
     seat: Arc<Seat>,
     shared: Arc<Shared>,
     active: watch::Sender<Option<String>>,
+    homes: watch::Sender<Homes>,
+    heard: watch::Sender<u64>,
+    listener: Connector,
     threads: Arc<Threads>,
 }
 
@@ -66,14 +74,79 @@ impl Standby {
     pub async fn join(url: &str, options: PostgresOptions, seat: Seat) -> Result<Self, PostgresError> {
         let (threads, runtime) = Threads::start()?;
         let connector = Connector::new(url, runtime)?;
+        let listener = connector.clone();
         let fail = |error: Error| PostgresError::Database(describe(&error));
         let client = connector.connect().await.map_err(fail)?;
         migrate(&client).await?;
         lease::join(&client, &seat).await.map_err(fail)?;
         let shared = Arc::<Shared>::default();
         shared.idle_limit_ms.store(seat.times.idle_limit_ms(), Ordering::Release);
-        let active = watch::Sender::new(None);
-        Ok(Self { connector, options, seat: Arc::new(seat), shared, active, threads: Arc::new(threads) })
+        let (active, homes) = (watch::Sender::new(None), watch::Sender::new(Homes::default()));
+        let (seat, threads, heard) = (Arc::new(seat), Arc::new(threads), watch::Sender::new(0));
+        Ok(Self { connector, options, seat, shared, active, homes, heard, listener, threads })
+    }
+
+    /// Hears notices of other servers through the database at `url`, where the one of the store is a transaction pooler.
+    pub fn listening_at(mut self, url: &str) -> Result<Self, PostgresError> {
+        self.listener = Connector::new(url, self.connector.runtime())?;
+        Ok(self)
+    }
+
+    /// Waits until this server can execute sessions beside others, and opens the store. May be cancelled.
+    pub async fn work(&self) -> Result<PostgresStore, PostgresError> {
+        let mut client = None;
+        loop {
+            let sent_ms = boot_time_ms();
+            match self.try_work(&mut client).await {
+                Ok(true) => break self.open_at_work(client, sent_ms),
+                Ok(false) => {}
+                Err(error) => {
+                    tracing::warn!(error = %describe(&error), "the database cannot be joined");
+                    client = None;
+                }
+            }
+            pause(POLL_MS).await;
+        }
+    }
+
+    async fn try_work(&self, slot: &mut Option<Client>) -> Result<bool, Error> {
+        let client = match slot.take().filter(|client| !client.is_closed()) {
+            Some(client) => client,
+            None => self.connector.connect().await?,
+        };
+        let joined = homes::join(&client, &self.shared, &self.seat).await?;
+        *slot = Some(client);
+        Ok(joined)
+    }
+
+    /// Opens the store of a server that has just joined others, and begins to renew its lease.
+    fn open_at_work(&self, client: Option<Client>, sent_ms: u64) -> Result<PostgresStore, PostgresError> {
+        self.extend(sent_ms)?;
+        let _ = self.shared.home.set(self.seat.node);
+        let (shared, seat) = (Arc::clone(&self.shared), Arc::clone(&self.seat));
+        let (connector, homes) = (self.connector.clone(), self.homes.clone());
+        self.connector.spawn(Beacon { connector, shared, seat, homes, client, renewal_at_ms: 0 }.keep());
+        let (connector, shared, node) = (self.connector.clone(), Arc::clone(&self.shared), self.seat.node);
+        self.connector.spawn(notices::announce(connector, shared, node));
+        self.connector.spawn(notices::listen(self.listener.clone(), node, self.heard.clone()));
+        PostgresStore::assemble(&self.connector, &self.shared, self.options, Arc::clone(&self.threads))
+    }
+
+    /// Watches the servers that execute sessions, once this one does.
+    pub fn homes(&self) -> watch::Receiver<Homes> {
+        self.homes.subscribe()
+    }
+
+    /// Watches the number of notices from other servers at work that they have written something. Some may be missed.
+    pub fn heard(&self) -> watch::Receiver<u64> {
+        self.heard.subscribe()
+    }
+
+    /// Gives up the sessions of the process before this one in the same place. The caller knows that its agents have ended.
+    pub async fn replace_earlier(&self) -> Result<(), PostgresError> {
+        let fail = |error: Error| PostgresError::Database(describe(&error));
+        let client = self.connector.connect().await.map_err(fail)?;
+        homes::replace_earlier(&client, &self.seat).await.map_err(fail)
     }
 
     /// Watches the address of the active server, if there is one.
@@ -105,6 +178,7 @@ impl Standby {
         self.shared.lost.store(true, Ordering::Release);
         let fail = |error: Error| PostgresError::Database(describe(&error));
         let client = self.connector.connect().await.map_err(fail)?;
+        homes::leave(&client, &self.seat).await.map_err(fail)?;
         lease::leave(&client, &self.seat, self.shared.boot.load(Ordering::Acquire)).await.map_err(fail)
     }
 
@@ -120,18 +194,24 @@ impl Standby {
         let (up, seen) = (ms("clock_timestamp() - n.started_at"), ms("clock_timestamp() - n.seen_at"));
         let servers = format!(
             "SELECT n.node_id, n.name, n.address, n.version,
-               coalesce(l.node_id = n.node_id AND clock_timestamp() < l.expires_at, false), {up}, {seen}
-             FROM nodes n, server_lease l ORDER BY n.name, n.started_at"
+               coalesce(l.node_id = n.node_id AND clock_timestamp() < l.expires_at, false), {up}, {seen},
+               coalesce(clock_timestamp() < w.expires_at, false), n.offer, n.sessions
+             FROM nodes n LEFT JOIN node_leases w USING (node_id), server_lease l ORDER BY n.name, n.started_at"
         );
         let lease = client.query_typed_one(&lease, &[]).await.map_err(fail)?;
         let rows = client.query_typed(&servers, &[]).await.map_err(fail)?;
         let read = |row: &Row| -> Result<ServerSeen, StoreError> {
+            let (is_active, is_at_work): (bool, bool) = (get(row, 4)?, get(row, 7)?);
+            let offer: Offer = serde_json::from_str(get(row, 8)?).unwrap_or_default();
             Ok(ServerSeen {
                 node: NodeId::from_bytes(get_id(row, 0)?),
                 name: get(row, 1)?,
                 address: get(row, 2)?,
                 version: get(row, 3)?,
-                is_active: get(row, 4)?,
+                is_active,
+                is_working: is_active || is_at_work,
+                adapters: offer.adapters,
+                sessions: if is_at_work { get_u64(row, 9)? } else { 0 },
                 up_ms: get_u64(row, 5)?,
                 seen_ms: get_u64(row, 6)?,
             })
@@ -161,13 +241,18 @@ impl Standby {
 
     /// Opens the store of the server that has just taken the lease, and begins to renew it.
     fn open(&self, client: Option<Client>, sent_ms: u64) -> Result<PostgresStore, PostgresError> {
-        self.seat.extend(&self.shared, sent_ms).map_err(|error| {
-            let file = self.seat.limit_file.as_deref().unwrap_or(Path::new(""));
-            PostgresError::LimitFile { file: file.into(), reason: error.to_string() }
-        })?;
+        self.extend(sent_ms)?;
         let (shared, seat) = (Arc::clone(&self.shared), Arc::clone(&self.seat));
         self.connector.spawn(Keeper { connector: self.connector.clone(), shared, seat, client }.keep());
         PostgresStore::assemble(&self.connector, &self.shared, self.options, Arc::clone(&self.threads))
+    }
+
+    /// Extends the time of this server after a lease that it asked for at `sent_ms`.
+    fn extend(&self, sent_ms: u64) -> Result<(), PostgresError> {
+        self.seat.extend(&self.shared, sent_ms).map_err(|error| {
+            let file = self.seat.limit_file.as_deref().unwrap_or(Path::new(""));
+            PostgresError::LimitFile { file: file.into(), reason: error.to_string() }
+        })
     }
 
     async fn look_and_take(&self, client: &mut Option<Client>, beat_at: &mut u64) -> Result<bool, Error> {

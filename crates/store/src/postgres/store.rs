@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
 use mainspring_core::{
@@ -10,6 +11,7 @@ use mainspring_core::{
     Position, Rows, Run, RunId, Session, SessionId, Spend, StateChange, StateEntry, StateOutcome, StateSlot,
     Step, Time, Usage, Webhook, WebhookId,
 };
+use mainspring_kernel::board::LiveStatus;
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
     AgentRow, ArtifactPage, Chunk, Commit, DelegationsOf, EdgeChange, EdgeRecord, Fence, FoundMessages,
@@ -89,14 +91,48 @@ impl Store for PostgresStore {
     }
 
     async fn lease_take(&self, session: SessionId, node: NodeId) -> Result<Fence, StoreError> {
-        let fence = change!(self, change::lease_take, session, node)?;
+        let fence = match self.shared.home.get() {
+            Some(_) => change!(self, change::lease_take_home, session, node),
+            None => change!(self, change::lease_take, session, node),
+        }?;
         self.shared.dropped.lock().insert(session, (fence.epoch, 0));
         Ok(fence)
     }
 
     async fn lease_release(&self, fence: Fence) -> Result<(), StoreError> {
         self.shared.forget(fence);
-        change!(self, change::lease_release, fence)
+        match self.shared.home.get() {
+            Some(_) => change!(self, change::lease_release_home, fence),
+            None => change!(self, change::lease_release, fence),
+        }
+    }
+
+    async fn home_find(&self, session: SessionId) -> Result<Option<NodeId>, StoreError> {
+        match self.shared.home.get() {
+            Some(_) => read!(self, sessions::home_find, session),
+            None => Ok(None),
+        }
+    }
+
+    async fn home_claim(&self, session: SessionId) -> Result<(), StoreError> {
+        match self.shared.home.get() {
+            Some(home) => change!(self, change::home_claim, session, *home),
+            None => Ok(()),
+        }
+    }
+
+    async fn inbox_at_home(&self) -> Result<Vec<SessionId>, StoreError> {
+        match self.shared.home.get() {
+            Some(home) => read!(self, sessions::inbox_at_home, *home),
+            None => Ok(vec![]),
+        }
+    }
+
+    async fn live_elsewhere(&self) -> Result<Vec<(Session, LiveStatus)>, StoreError> {
+        match self.shared.home.get() {
+            Some(home) => read!(self, sessions::live_elsewhere, *home),
+            None => Ok(vec![]),
+        }
     }
 
     async fn health(&self) -> Result<(), StoreError> {
@@ -131,7 +167,12 @@ impl Store for PostgresStore {
     }
 
     async fn unfinished(&self) -> Result<Unfinished, StoreError> {
-        snapshot!(self, sessions::unfinished)
+        match self.shared.home.get() {
+            None => snapshot!(self, sessions::unfinished),
+            // The leader recovers sessions without a home.
+            Some(_) if !self.shared.leads.load(Ordering::Acquire) => Ok(Unfinished::default()),
+            Some(home) => snapshot!(self, sessions::unfinished_without_home, *home),
+        }
     }
 
     async fn session_load(&self, session: SessionId) -> Result<Option<Loaded>, StoreError> {
@@ -265,7 +306,7 @@ impl Store for PostgresStore {
         after: Cursor,
         limit: usize,
     ) -> Result<(Vec<Event>, Cursor), StoreError> {
-        let base = self.shared.base.load(std::sync::atomic::Ordering::Acquire);
+        let base = self.shared.base.load(Ordering::Acquire);
         let (mut target, mut waited, mut wait_ms) = (None, 0, 1);
         loop {
             let page = snapshot!(self, events::owner_events, base, owner, types, after, limit)?;

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use mainspring_core::{Cursor, SessionId};
+use mainspring_core::{Cursor, NodeId, SessionId};
 use mainspring_kernel::boot_time::boot_time_ms;
 use mainspring_kernel::store::{Chunk, Commit, Fence, NewId, Row, StoreError, Unique};
 use parking_lot::Mutex;
@@ -58,8 +58,14 @@ pub(super) struct Shared {
     pub(super) lost: std::sync::atomic::AtomicBool,
     /// Notified when `lost` is set.
     pub(super) lost_notice: Notify,
-    /// The number of this server's boot.
+    /// The number of this server's boot, or that of all servers that execute sessions at the same time.
     pub(super) boot: std::sync::atomic::AtomicI64,
+    /// The id of this server, if others execute sessions at the same time.
+    pub(super) home: std::sync::OnceLock<NodeId>,
+    /// True once this server, one of several at work, has the lease of the database.
+    pub(super) leads: std::sync::atomic::AtomicBool,
+    /// Notified after commits of one of several servers at work.
+    pub(super) written: Notify,
     /// Milliseconds after which the database ends a transaction of this server that does nothing; 0 for never. A server that
     /// was stopped must not keep its locks: the next one waits for them.
     pub(super) idle_limit_ms: std::sync::atomic::AtomicU64,
@@ -105,10 +111,11 @@ impl Shared {
 
     /// Ends all writes of this server.
     pub(super) fn lose(&self, reason: &str) {
+        // A server that has left has lost nothing: it ends by itself.
         if !self.lost.swap(true, std::sync::atomic::Ordering::AcqRel) {
             tracing::error!(reason, "this server may not write the database any more");
+            self.lost_notice.notify_waiters();
         }
-        self.lost_notice.notify_waiters();
     }
 
     /// Fails while writes are impossible.
@@ -404,6 +411,9 @@ impl Group<'_> {
         }
         self.finish(locked.xid, &statements(written), is_undone).await?;
         self.note_dropped(commits, &results);
+        if self.shared.home.get().is_some() {
+            self.shared.written.notify_one();
+        }
         Ok(results)
     }
 

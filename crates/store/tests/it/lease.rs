@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use mainspring_core::placement::Offer;
 use mainspring_core::*;
 use mainspring_kernel::boot_time::boot_time_ms;
 use mainspring_kernel::store::{Commit, Fence, Store, StoreError};
@@ -21,6 +22,7 @@ fn seat(n: u8) -> Seat {
         place: Some(format!("place {n}")),
         times: LeaseTimes::new(LEASE_MS),
         limit_file: None,
+        offer: Offer::default(),
     }
 }
 

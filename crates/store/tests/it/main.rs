@@ -18,6 +18,7 @@ mod files;
 mod fixtures;
 mod goals;
 mod grants;
+mod homes;
 mod ids;
 mod keys;
 mod large;

@@ -1,13 +1,21 @@
 //! The rule of the setting that names the database.
 
-use super::{Input, Rule, Value};
+use super::{Input, RawValue, Rule, Value};
 
 /// A rule that accepts the URL of a PostgreSQL, or an empty text for none.
-pub(in super::super) struct StoreUrl;
+pub(in super::super) struct StoreUrl {
+    /// What an empty text stands for.
+    empty: &'static str,
+}
 
 /// Allows the URL of a PostgreSQL or nothing.
 pub(in super::super) const fn store_url() -> StoreUrl {
-    StoreUrl
+    StoreUrl { empty: "SQLite" }
+}
+
+/// Allows another URL of the PostgreSQL of `store` or nothing.
+pub(in super::super) const fn listen_url() -> StoreUrl {
+    StoreUrl { empty: "that of `store`" }
 }
 
 impl Rule<Option<String>> for StoreUrl {
@@ -26,7 +34,37 @@ impl Rule<Option<String>> for StoreUrl {
     }
 
     fn allowed(&self) -> String {
-        "an address such as postgres://user@host/database, or empty for SQLite".to_owned()
+        format!("an address such as postgres://user@host/database, or empty for {}", self.empty)
+    }
+}
+
+/// A rule that accepts a list of absolute paths: a list in the file, comma-separated elsewhere.
+pub(in super::super) struct FolderRoots;
+
+/// Allows absolute paths of folders, or none.
+pub(in super::super) const fn folder_roots() -> FolderRoots {
+    FolderRoots
+}
+
+impl Rule<Vec<String>> for FolderRoots {
+    fn read(&self, input: &Input<'_>) -> Result<Vec<String>, String> {
+        let paths: Vec<String> = match &input.raw {
+            RawValue::List(paths) => paths.clone(),
+            RawValue::Untyped(text) => {
+                text.split(',').map(str::trim).filter(|path| !path.is_empty()).map(str::to_owned).collect()
+            }
+            _ => return Err(self.allowed()),
+        };
+        let is_usable = |path: &String| path.starts_with('/') && !path.chars().any(char::is_control);
+        if paths.iter().all(is_usable) { Ok(paths) } else { Err(self.allowed()) }
+    }
+
+    fn show(&self, value: &Vec<String>) -> Value {
+        Value::List(value.clone())
+    }
+
+    fn allowed(&self) -> String {
+        "a list of absolute paths of folders, such as [\"/srv/projects\"]".to_owned()
     }
 }
 

@@ -4,9 +4,10 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use mainspring_core::{
-    Attempt, CallResult, Cursor, Delegation, EventId, Line, LineId, MessageId, Point, Position, Rows, Run,
-    RunId, Session, SessionId, Time, Usage,
+    Attempt, CallResult, Cursor, Delegation, EventId, Line, LineId, MessageId, NodeId, Point, Position, Rows,
+    Run, RunId, Session, SessionId, Time, Usage,
 };
+use mainspring_kernel::board::LiveStatus;
 use mainspring_kernel::store::{
     Chunk, EndedToolCall, Fence, InboxItem, Loaded, OpenToolCall, SessionPage, SessionRef, SessionsOf,
     StoreError, Unfinished,
@@ -18,21 +19,91 @@ use super::super::values::{
 };
 use super::{Conditions, RUN, RUN_COLUMNS, Reader, SESSION, SESSION_COLUMNS, run, session};
 
+const LIVE: &str = "SELECT session_id FROM runs WHERE NOT ended UNION SELECT session_id FROM inbox";
+const DELETED: &str = "SELECT session_id FROM sessions WHERE status = 'deleted'";
+const COMPACTED: &str = "SELECT session_id FROM retention WHERE NOT pruned";
+const BOUND: &str = "SELECT DISTINCT session_id FROM bindings WHERE active AND process_local";
+
 pub(in super::super) async fn unfinished(reader: &Reader) -> Result<Unfinished, StoreError> {
     let ids = async |sql: &str| {
-        let rows = reader.rows(sql, &[]).await?;
+        let rows = reader.rows(&format!("{sql} ORDER BY 1"), &[]).await?;
         all(&rows, |row| Ok(SessionId::from_bytes(get_id(row, 0)?)))
     };
     Ok(Unfinished {
-        live: ids(
-            "SELECT session_id FROM runs WHERE NOT ended UNION SELECT session_id FROM inbox ORDER BY 1",
-        )
-        .await?,
-        deleted: ids("SELECT session_id FROM sessions WHERE status = 'deleted' ORDER BY 1").await?,
-        compacted: ids("SELECT session_id FROM retention WHERE NOT pruned ORDER BY 1").await?,
-        bound: ids("SELECT DISTINCT session_id FROM bindings WHERE active AND process_local ORDER BY 1")
-            .await?,
+        live: ids(LIVE).await?,
+        deleted: ids(DELETED).await?,
+        compacted: ids(COMPACTED).await?,
+        bound: ids(BOUND).await?,
     })
+}
+
+/// Lists the unfinished sessions that have no home at another server than `home`.
+pub(in super::super) async fn unfinished_without_home(
+    reader: &Reader,
+    home: NodeId,
+) -> Result<Unfinished, StoreError> {
+    let ids = async |sql: &str| {
+        let sql = format!(
+            "SELECT session_id FROM ({sql}) AS u WHERE NOT EXISTS (
+               SELECT 1 FROM leases AS l JOIN node_leases AS n USING (node_id)
+               WHERE l.session_id = u.session_id AND l.node_id <> $1) ORDER BY 1"
+        );
+        let rows = reader.rows(&sql, &[&home.as_bytes().as_slice()]).await?;
+        all(&rows, |row| Ok(SessionId::from_bytes(get_id(row, 0)?)))
+    };
+    Ok(Unfinished {
+        live: ids(LIVE).await?,
+        deleted: ids(DELETED).await?,
+        compacted: ids(COMPACTED).await?,
+        bound: ids(BOUND).await?,
+    })
+}
+
+/// Finds the server at work that is the home of a session.
+pub(in super::super) async fn home_find(
+    reader: &Reader,
+    session: SessionId,
+) -> Result<Option<NodeId>, StoreError> {
+    let sql =
+        "SELECT l.node_id FROM leases AS l JOIN node_leases AS n USING (node_id) WHERE l.session_id = $1";
+    let row = reader.row(sql, &[&session.as_bytes().as_slice()]).await?;
+    row.map(|row| Ok(NodeId::from_bytes(get_id(&row, 0)?))).transpose()
+}
+
+/// Lists the sessions with the home `home` that have notes in their inbox.
+pub(in super::super) async fn inbox_at_home(
+    reader: &Reader,
+    home: NodeId,
+) -> Result<Vec<SessionId>, StoreError> {
+    let sql =
+        "SELECT DISTINCT session_id FROM inbox JOIN leases AS l USING (session_id) WHERE l.node_id = $1";
+    let rows = reader.rows(sql, &[&home.as_bytes().as_slice()]).await?;
+    all(&rows, |row| Ok(SessionId::from_bytes(get_id(row, 0)?)))
+}
+
+/// Reads the sessions that other servers than `home` have in memory.
+pub(in super::super) async fn live_elsewhere(
+    reader: &Reader,
+    home: NodeId,
+) -> Result<Vec<(Session, LiveStatus)>, StoreError> {
+    let sql = format!(
+        "SELECT {SESSION},
+           EXISTS (SELECT 1 FROM runs AS r WHERE r.session_id = s.session_id AND NOT r.ended),
+           EXISTS (SELECT 1 FROM runs AS r WHERE r.session_id = s.session_id AND NOT r.ended
+                     AND r.status IN ('waiting_input', 'waiting_approval'))
+         FROM leases AS l JOIN node_leases AS n USING (node_id) JOIN sessions AS s USING (session_id)
+         WHERE l.node_id <> $1 AND NOT l.released AND s.status <> 'deleted'"
+    );
+    let rows = reader.rows(&sql, &[&home.as_bytes().as_slice()]).await?;
+    let live = |row: &Row| {
+        let status = match (get(row, SESSION_COLUMNS)?, get(row, SESSION_COLUMNS + 1)?) {
+            (_, true) => LiveStatus::Paused,
+            (true, false) => LiveStatus::Busy,
+            (false, false) => LiveStatus::Idle,
+        };
+        Ok((session(row)?, status))
+    };
+    all(&rows, live)
 }
 
 /// Loads a session in one snapshot. `epoch` is that of the lease in force.

@@ -1,0 +1,272 @@
+//! Servers that share the work: a request goes to the server that can answer it.
+//!
+//! ```text
+//! names a session or a run ──▶ the home of the session
+//! creates a session or a run ──▶ here, unless the kernel places the session elsewhere
+//! anything else about the store ──▶ the leader
+//! ```
+//!
+//! The path decides where that is possible. A session that is named in another way is found by the kernel, which refuses a
+//! request that belongs to another server; such a request is sent there once, if its body is small enough to be kept.
+//!
+//! Invariant: a request is passed on at most [`MAX_HOPS`] times.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, Method, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use mainspring_core::{NodeId, RunId, SessionId};
+use mainspring_kernel::Kernel;
+use mainspring_kernel::kernel::Secret;
+use mainspring_kernel::kernel::homes::placeable;
+use tokio::sync::watch;
+
+use crate::forward::{self, ForwardOptions, Gone, Peer};
+use crate::{HttpLimits, Problem, guard};
+
+/// How often a request may be passed on: to a server that is the home no longer, and from there to the one that is.
+const MAX_HOPS: u8 = 2;
+/// The largest body that is kept in case the request belongs to another server.
+const KEPT_BODY_BYTES: usize = 256 << 10;
+/// The header by which a host names itself: its calls are listed by the leader.
+const HOST_CALLER: &str = "mainspring-host";
+
+const HOME: Peer = Peer {
+    who: "the server at which the session has its home",
+    replaced: "the server at which the session has its home has been replaced",
+};
+const LEADER: Peer =
+    Peer { who: "the leading server", replaced: "another server of the cluster has become the leader" };
+
+/// The servers of a cluster that can act, as this one knows them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Servers {
+    /// The ids and addresses of the servers.
+    pub addresses: Vec<(NodeId, String)>,
+    /// The server that leads.
+    pub leader: Option<NodeId>,
+}
+
+impl Servers {
+    fn address(&self, node: NodeId) -> Option<&str> {
+        self.addresses.iter().find(|(known, _)| *known == node).map(|(_, address)| address.as_str())
+    }
+}
+
+/// Sends requests to the servers that can answer them.
+#[derive(Clone)]
+pub struct Homes(Arc<Shared>);
+
+struct Shared {
+    kernel: Kernel,
+    client: reqwest::Client,
+    servers: watch::Receiver<Servers>,
+    options: ForwardOptions,
+    limits: HttpLimits,
+}
+
+/// What a request is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Subject {
+    /// The server that receives it, or something that only the kernel finds.
+    Server,
+    Session(SessionId),
+    Run(RunId),
+    /// All sessions together, or the store.
+    All,
+}
+
+/// The server that a request belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Target {
+    Here,
+    Home(NodeId),
+    Leader,
+}
+
+/// The kernel's answer that a request belongs to another server, as a response extension.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct BelongsTo(pub(super) NodeId);
+
+impl Homes {
+    /// Routes requests among `servers`. Fails if the certificates cannot be used.
+    pub fn new(
+        kernel: Kernel,
+        servers: watch::Receiver<Servers>,
+        options: ForwardOptions,
+        limits: HttpLimits,
+    ) -> Result<Self, String> {
+        let client = forward::client(&options)?;
+        Ok(Self(Arc::new(Shared { kernel, client, servers, options, limits })))
+    }
+
+    /// Adds the routing to the router of this server.
+    pub fn layer(self, router: Router) -> Router {
+        router.layer(middleware::from_fn_with_state(self, route))
+    }
+}
+
+async fn route(State(Homes(homes)): State<Homes>, request: Request, next: Next) -> Response {
+    let hops = forward::hops(request.headers());
+    let subject = homes.subject(&request);
+    let target = match hops < MAX_HOPS {
+        true => homes.target(subject).await,
+        false => Ok(Target::Here),
+    };
+    match target {
+        Ok(Target::Here) => here(&homes, request, next, hops).await,
+        Ok(target) => homes.send(request, target, hops).await,
+        Err(problem) => problem.into_response(),
+    }
+}
+
+/// Carries a request out, or sends it to the server that the kernel names.
+async fn here(homes: &Shared, request: Request, next: Next, hops: u8) -> Response {
+    if hops >= MAX_HOPS {
+        return next.run(request).await;
+    }
+    let is_placeable = hops == 0 && creates(&request) && !request.headers().contains_key(HOST_CALLER);
+    let kept = tokio::select! {
+        kept = keep(request) => kept,
+        () = homes.kernel.sleep(Duration::from_millis(homes.limits.body_ms)) => Err(Problem::slow_body(&homes.limits)),
+    };
+    let (request, kept) = match kept {
+        Ok(kept) => kept,
+        Err(problem) => return problem.into_response(),
+    };
+    let answer = match is_placeable && kept.is_some() {
+        true => placeable(next.run(request)).await,
+        false => next.run(request).await,
+    };
+    let belongs_to = answer.extensions().get::<BelongsTo>().copied();
+    match (belongs_to, kept) {
+        (Some(BelongsTo(node)), Some(kept)) => homes.send(kept, Target::Home(node), hops).await,
+        _ => answer,
+    }
+}
+
+/// True for a request that may create a session.
+fn creates(request: &Request) -> bool {
+    request.method() == Method::POST && matches!(request.uri().path(), "/v1/runs" | "/v1/sessions")
+}
+
+/// Keeps a copy of a request with a small body, or without one.
+async fn keep(request: Request) -> Result<(Request, Option<Request>), Problem> {
+    let headers = request.headers();
+    let length =
+        headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
+    let is_streamed = headers.contains_key(header::TRANSFER_ENCODING);
+    let bytes = match length {
+        None if is_streamed => return Ok((request, None)),
+        None | Some(0) => Bytes::new(),
+        Some(1..=KEPT_BODY_BYTES) => {
+            let (parts, body) = request.into_parts();
+            let read = axum::body::to_bytes(body, KEPT_BODY_BYTES).await;
+            let bytes =
+                read.map_err(|error| Problem::invalid(format!("the body cannot be read: {error}")))?;
+            let copy = copied(&parts, bytes.clone());
+            return Ok((Request::from_parts(parts, Body::from(bytes)), Some(copy)));
+        }
+        Some(_) => return Ok((request, None)),
+    };
+    let (parts, body) = request.into_parts();
+    let copy = copied(&parts, bytes);
+    Ok((Request::from_parts(parts, body), Some(copy)))
+}
+
+fn copied(parts: &axum::http::request::Parts, body: Bytes) -> Request {
+    let mut copy = Request::new(Body::from(body));
+    *copy.method_mut() = parts.method.clone();
+    *copy.uri_mut() = parts.uri.clone();
+    *copy.headers_mut() = parts.headers.clone();
+    copy
+}
+
+impl Shared {
+    /// Reads from a request what decides where it belongs.
+    fn subject(&self, request: &Request) -> Subject {
+        let Some(path) = request.uri().path().strip_prefix("/v1/") else { return Subject::Server };
+        if self.is_of_agent(request.headers()) {
+            return Subject::Server;
+        }
+        let mut parts = path.split('/');
+        let (noun, name) = (parts.next().unwrap_or_default(), parts.next().filter(|name| !name.is_empty()));
+        match (noun, name) {
+            // A key instead of an id is resolved by the kernel.
+            ("sessions", Some(name)) => name.parse().map_or(Subject::Server, Subject::Session),
+            ("runs", Some(name)) => name.parse().map_or(Subject::Server, Subject::Run),
+            _ if creates(request) && !request.headers().contains_key(HOST_CALLER) => Subject::Server,
+            _ => Subject::All,
+        }
+    }
+
+    /// Finds the server that a request belongs to.
+    async fn target(&self, subject: Subject) -> Result<Target, Problem> {
+        let home = match subject {
+            Subject::Server => None,
+            Subject::Session(session) => self.kernel.session_home(session).await?,
+            Subject::Run(run) => self.kernel.run_home(run).await?,
+            Subject::All => {
+                let leads = self.servers.borrow().leader == Some(self.kernel.node());
+                return Ok(if leads { Target::Here } else { Target::Leader });
+            }
+        };
+        Ok(home.map_or(Target::Here, Target::Home))
+    }
+
+    /// True for a request of an agent process of this server, whose token no other server knows.
+    fn is_of_agent(&self, headers: &HeaderMap) -> bool {
+        let header = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+        let bearer = header.and_then(|value| value.split_once(' ')).map(|(_, bearer)| bearer.trim());
+        let bearer = bearer.filter(|bearer| !bearer.starts_with(Secret::PREFIX));
+        bearer.is_some_and(|bearer| !matches!(self.kernel.caller_by_agent_token(bearer), Ok(None)))
+    }
+
+    /// Passes a request on. A browser's request is checked here, since the check depends on the address that it used.
+    async fn send(&self, request: Request, target: Target, hops: u8) -> Response {
+        let ForwardOptions { hosts, origins, is_tls, .. } = &self.options;
+        let site = guard::Site { hosts, is_tls: *is_tls };
+        let answer = |request| async move {
+            self.pass_on(request, target, hops).await.unwrap_or_else(Problem::into_response)
+        };
+        guard::checked(site, origins, request, answer).await
+    }
+
+    async fn pass_on(&self, request: Request, target: Target, hops: u8) -> Result<Response, Problem> {
+        let (node, address) = {
+            let servers = self.servers.borrow();
+            let node = match target {
+                Target::Home(node) => Some(node),
+                _ => servers.leader,
+            };
+            let address = node.and_then(|node| servers.address(node)).map(str::to_owned);
+            (node, address)
+        };
+        let (Some(node), Some(address)) = (node, address) else {
+            return Err(forward::unavailable(match target {
+                Target::Leader => "no server of the cluster leads at the moment; try again",
+                _ => "the server at which the session has its home does not answer; try again",
+            }));
+        };
+        let leads = target == Target::Leader;
+        let gone = || {
+            let mut servers = self.servers.clone();
+            Box::pin(async move {
+                let is_gone = |now: &Servers| {
+                    now.address(node).is_none() || (leads && now.leader.is_some_and(|it| it != node))
+                };
+                if servers.wait_for(is_gone).await.is_err() {
+                    // This server stops: its connections are closed.
+                    std::future::pending::<()>().await;
+                }
+            }) as Gone
+        };
+        let peer = if leads { LEADER } else { HOME };
+        forward::relay(&self.client, &address, request, hops + 1, peer, gone).await
+    }
+}

@@ -1,0 +1,167 @@
+//! Kernels that share a store: each is the home of some sessions, and one of them leads.
+//!
+//! A session is loaded, written and streamed by its home alone. A request that reaches another kernel fails with
+//! [`Error::Elsewhere`], and the edge sends it to the home. The kernel that leads also answers for all sessions together,
+//! and recovers those that have lost their home.
+//!
+//! Invariant: a session with an actor or a reader here has its home here.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use mainspring_core::placement::{Candidate, Wish, place};
+use mainspring_core::{NodeId, RunId, Session, SessionId};
+use parking_lot::Mutex;
+
+use super::{Kernel, Shared};
+use crate::actor::Command;
+use crate::board::LiveSession;
+use crate::error::Error;
+
+tokio::task_local! {
+    /// Set in a task whose new sessions may be placed at another process.
+    static PLACEABLE: ();
+}
+
+/// Runs a request whose new sessions may be placed at another process: then it fails with [`Error::Elsewhere`].
+pub async fn placeable<F: Future>(request: F) -> F::Output {
+    PLACEABLE.scope((), request).await
+}
+
+/// Lists the processes that new sessions may be placed at.
+type Candidates = Arc<dyn Fn() -> Vec<Candidate> + Send + Sync>;
+
+/// The processes that share a store.
+#[derive(Clone)]
+pub struct Homes(Candidates);
+
+impl Homes {
+    /// Places new sessions among the processes that `candidates` lists at that time.
+    pub fn new(candidates: impl Fn() -> Vec<Candidate> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(candidates))
+    }
+}
+
+impl fmt::Debug for Homes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Homes").finish_non_exhaustive()
+    }
+}
+
+/// The sessions of other processes that are on the board of this one, with their owners.
+#[derive(Debug, Default)]
+pub(super) struct Elsewhere(Mutex<HashMap<SessionId, String>>);
+
+impl Elsewhere {
+    pub(super) fn contains(&self, session: SessionId) -> bool {
+        self.0.lock().contains_key(&session)
+    }
+}
+
+impl Kernel {
+    /// Returns the id of this process.
+    pub fn node(&self) -> NodeId {
+        self.shared.node
+    }
+
+    /// Finds the other process that is the home of a session; none if it is this one, or none is.
+    pub async fn session_home(&self, session: SessionId) -> Result<Option<NodeId>, Error> {
+        if self.shared.options.homes.is_none() || self.shared.is_live(session) {
+            return Ok(None);
+        }
+        let home = self.shared.store.home_find(session).await?;
+        Ok(home.filter(|home| *home != self.shared.node))
+    }
+
+    /// Finds the other process that is the home of a run's session; none if it is this one, or there is none.
+    pub async fn run_home(&self, run: RunId) -> Result<Option<NodeId>, Error> {
+        match self.shared.run_find(run).await? {
+            Some(run) => self.session_home(run.session).await,
+            None => Ok(None),
+        }
+    }
+
+    /// True if this process is the home of a session, which it becomes if no other is.
+    pub async fn session_is_here(&self, session: SessionId) -> Result<bool, Error> {
+        if self.shared.options.homes.is_none() {
+            return Ok(true);
+        }
+        match self.shared.check_home(session).await {
+            Ok(()) => Ok(true),
+            Err(Error::Elsewhere { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Recovers the unfinished sessions that have lost their home.
+    pub async fn homes_recover(&self) -> Result<(), Error> {
+        self.recover().await
+    }
+
+    /// Forgets the keys of callers, since another process has changed one. Streams of a revoked key end.
+    pub fn keys_forget(&self) {
+        self.shared.known_keys.forget();
+        self.shared.keys_revoked.send_replace(());
+    }
+
+    /// Handles what other processes have written meanwhile: notes for sessions of this process, and events for the readers
+    /// of all sessions of an owner.
+    pub async fn homes_poll(&self) -> Result<(), Error> {
+        for session in self.shared.store.inbox_at_home().await? {
+            self.shared.dispatch(session, Command::Inbox);
+        }
+        self.shared.owner_wakers.wake_all();
+        Ok(())
+    }
+
+    /// Shows the sessions of other processes on the board, for the kernel that leads.
+    pub async fn homes_show(&self) -> Result<(), Error> {
+        let live = self.shared.store.live_elsewhere().await?;
+        let mut known = self.shared.elsewhere.0.lock();
+        let mut gone = std::mem::take(&mut *known);
+        for (session, status) in live {
+            let Session { id, owner, key, title, .. } = session;
+            gone.remove(&id);
+            // It may have come here since.
+            if !self.shared.is_live(id) {
+                let now = LiveSession { session_id: id, key, title, status };
+                self.shared.board.put_changed(&owner, now);
+                known.insert(id, owner);
+            }
+        }
+        for (session, owner) in gone {
+            if !self.shared.is_live(session) {
+                self.shared.board.remove(&owner, session, false);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Shared {
+    /// Makes this process the home of a session, or fails if another one is.
+    pub(super) async fn check_home(&self, session: SessionId) -> Result<(), Error> {
+        if self.is_live(session) {
+            return Ok(());
+        }
+        match self.store.home_find(session).await? {
+            Some(node) if node == self.node => Ok(()),
+            Some(node) => Err(Error::Elsewhere { node }),
+            None => Ok(self.store.home_claim(session).await?),
+        }
+    }
+
+    /// Fails if a new session belongs to another process.
+    pub(super) fn check_placement(&self, session: &Session) -> Result<(), Error> {
+        let Some(Homes(candidates)) = &self.options.homes else { return Ok(()) };
+        if PLACEABLE.try_with(|()| ()).is_err() {
+            return Ok(());
+        }
+        let wish = Wish { adapter: &session.adapter, folder: session.cwd.as_deref() };
+        match place(wish, self.node, &candidates()) {
+            Some(node) if node != self.node => Err(Error::Elsewhere { node }),
+            _ => Ok(()),
+        }
+    }
+}

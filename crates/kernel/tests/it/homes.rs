@@ -1,0 +1,197 @@
+//! Kernels that share a PostgreSQL: a session is served by its home alone, and another kernel takes it up when that one ends.
+
+use std::sync::Arc;
+
+use mainspring_adapters::ScriptAdapter;
+use mainspring_api::{LiveChange, LiveStatus};
+use mainspring_core::placement::Offer;
+use mainspring_core::{LeaseTimes, NodeId, Run, RunId, RunStatus};
+use mainspring_kernel::clock::Clock;
+use mainspring_kernel::ids::Ids;
+use mainspring_kernel::kernel::homes::{Homes, placeable};
+use mainspring_kernel::kernel::{Caller, RunRequest, SessionQuery};
+use mainspring_kernel::owner_events::OwnerItem;
+use mainspring_kernel::store::SessionRef;
+use mainspring_kernel::{Error, Kernel, Options};
+use mainspring_store::{PostgresOptions, Seat, Standby};
+
+use crate::cluster::database;
+use crate::world::{NOW, by_key, with_timeout};
+
+/// A server of a group: its membership and its kernel.
+struct Server {
+    standby: Standby,
+    kernel: Kernel,
+    me: Caller,
+}
+
+fn node(n: u8) -> NodeId {
+    NodeId::from_random([n; 16])
+}
+
+/// Starts a server that offers the adapters to others. The kernel has the script agent in any case.
+async fn server(url: &str, n: u8, adapters: &[&str]) -> Server {
+    let seat = Seat {
+        node: node(n),
+        name: format!("server {n}"),
+        address: format!("http://server{n}"),
+        place: None,
+        times: LeaseTimes::new(60_000),
+        limit_file: None,
+        offer: Offer { adapters: adapters.iter().map(|&name| name.to_owned()).collect(), folders: vec![] },
+    };
+    let standby = Standby::join(url, PostgresOptions::default(), seat).await.unwrap();
+    let store = standby.work().await.unwrap();
+    standby.homes().wait_for(|homes| homes.leader.is_some()).await.unwrap();
+    let homes = standby.homes();
+    let candidates = move || homes.borrow().servers.iter().map(|server| server.candidate.clone()).collect();
+    let options = Options { node: Some(node(n)), homes: Some(Homes::new(candidates)), ..Options::default() };
+    let (clock, ids) = (Clock::manual(NOW), Ids::seeded(n.into()));
+    let kernel =
+        Kernel::start(Arc::new(store), vec![Arc::new(ScriptAdapter)], options, clock, ids).await.unwrap();
+    Server { standby, kernel, me: Caller::new("ada") }
+}
+
+impl Server {
+    async fn prompt(&self, key: &str, script: &str) -> Result<Run, Error> {
+        let accepted = with_timeout(self.kernel.run_create(&self.me, RunRequest::text(key, script))).await;
+        accepted.map(|accepted| accepted.run)
+    }
+
+    async fn status(&self, run: RunId) -> RunStatus {
+        self.kernel.run_get(&self.me, run).await.unwrap().state.status()
+    }
+
+    /// Waits until the run has this status, by reading.
+    async fn reaches(&self, run: RunId, status: RunStatus) {
+        let reach = async {
+            while self.status(run).await != status {
+                tokio::task::yield_now().await;
+            }
+        };
+        with_timeout(reach).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_is_served_by_its_home_alone() {
+    let url = database();
+    let (a, b) = (server(&url, 1, &["script"]).await, server(&url, 2, &["script"]).await);
+    let run = a.prompt("a", "say hi").await.unwrap();
+    a.reaches(run.id, RunStatus::Succeeded).await;
+    let by = SessionRef::Id(run.session);
+    let elsewhere = Error::Elsewhere { node: node(1) };
+    assert_eq!(b.prompt("a", "say more").await.unwrap_err(), elsewhere);
+    assert_eq!(b.kernel.session_subscribe(&b.me, &by, None).await.map(drop).unwrap_err(), elsewhere);
+    assert_eq!(b.kernel.session_observe(&b.me, &by_key("a"), None).await.map(drop).unwrap_err(), elsewhere);
+    assert_eq!(b.kernel.session_snapshot(&b.me, &by).await.map(drop).unwrap_err(), elsewhere);
+    assert_eq!(b.kernel.run_cancel(&b.me, run.id).await.map(drop).unwrap_err(), elsewhere);
+    assert!(elsewhere.is_retryable());
+    // What is stored can be read anywhere.
+    assert_eq!(b.status(run.id).await, RunStatus::Succeeded);
+    assert_eq!(b.kernel.session_home(run.session).await, Ok(Some(node(1))));
+    assert_eq!(b.kernel.run_home(run.id).await, Ok(Some(node(1))));
+    assert_eq!(a.kernel.run_home(run.id).await, Ok(None));
+    assert_eq!(
+        (a.kernel.session_is_here(run.session).await, b.kernel.session_is_here(run.session).await),
+        (Ok(true), Ok(false))
+    );
+    // Unloaded, it keeps its home.
+    assert!(a.kernel.session_close(&a.me, &by).await.unwrap());
+    assert_eq!(b.prompt("a", "say more").await.unwrap_err(), elsewhere);
+    let more = a.prompt("a", "say more").await.unwrap();
+    assert_eq!(more.session, run.session);
+    a.reaches(more.id, RunStatus::Succeeded).await;
+    // Request names hold across servers.
+    let named = |script: &str| {
+        let mut request = RunRequest::text("named", script);
+        (request.name.client_id, request.name.request_id) = (Some("c".into()), Some("r".into()));
+        request
+    };
+    let first = a.kernel.run_create(&a.me, named("say once")).await.unwrap();
+    let again = b.kernel.run_create(&b.me, named("say once")).await.unwrap();
+    assert_eq!((again.run.id, again.replayed), (first.run.id, true));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_session_goes_to_a_server_that_can_execute_it() {
+    let url = database();
+    let (a, b) = (server(&url, 1, &["script"]).await, server(&url, 2, &[]).await);
+    b.standby.homes().wait_for(|homes| homes.servers.len() == 2).await.unwrap();
+    let elsewhere = Error::Elsewhere { node: node(1) };
+    assert_eq!(placeable(b.prompt("x", "say hi")).await.unwrap_err(), elsewhere);
+    assert!(b.kernel.session_get(&b.me, &by_key("x")).await.is_err(), "nothing was made");
+    // Where no other server can be asked, it is made here.
+    let run = b.prompt("y", "say hi").await.unwrap();
+    assert_eq!(a.kernel.session_home(run.session).await, Ok(Some(node(2))));
+    a.standby.homes().wait_for(|homes| homes.servers.len() == 2).await.unwrap();
+    let kept = placeable(a.prompt("z", "say hi")).await.unwrap();
+    assert_eq!(b.kernel.session_home(kept.session).await, Ok(Some(node(1))));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_leader_recovers_the_sessions_of_a_server_that_has_ended() {
+    let url = database();
+    let a = server(&url, 1, &["script"]).await;
+    let b = server(&url, 2, &["script"]).await;
+    let lost = b.prompt("lost", "sleep 60m").await.unwrap();
+    b.reaches(lost.id, RunStatus::Running).await;
+    let asks = b.prompt("asks", "ask what?").await.unwrap();
+    b.reaches(asks.id, RunStatus::WaitingInput).await;
+    let own = a.prompt("own", "sleep 60m").await.unwrap();
+    a.reaches(own.id, RunStatus::Running).await;
+    a.standby.homes().wait_for(|homes| homes.servers.len() == 2).await.unwrap();
+    let lost_before = a.standby.homes().borrow().lost_homes;
+    // It ends without a word to its kernel, as after a crash.
+    b.standby.leave().await.unwrap();
+    a.standby.homes().wait_for(|homes| homes.lost_homes > lost_before).await.unwrap();
+    with_timeout(a.kernel.homes_recover()).await.unwrap();
+    assert_eq!(a.status(lost.id).await, RunStatus::Orphaned);
+    assert_eq!(a.status(asks.id).await, RunStatus::WaitingInput, "a question survives its server");
+    assert_eq!(a.status(own.id).await, RunStatus::Running, "the leader's own runs go on");
+    assert_eq!(a.kernel.run_home(asks.id).await, Ok(None));
+    let more = a.prompt("lost", "say more").await.unwrap();
+    a.reaches(more.id, RunStatus::Succeeded).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn readers_of_all_sessions_see_those_of_other_servers() {
+    let url = database();
+    let (a, b) = (server(&url, 1, &["script"]).await, server(&url, 2, &["script"]).await);
+    let mut events = a.kernel.owner_events(&a.me, None, None).await.unwrap();
+    let mut board = a.kernel.live_feed(&a.me);
+    let mut heard = a.standby.heard();
+    heard.borrow_and_update();
+    let run = b.prompt("b", "sleep 60m").await.unwrap();
+    b.reaches(run.id, RunStatus::Running).await;
+    // The other server has told that it has written.
+    with_timeout(heard.changed()).await.unwrap();
+    let is_started =
+        |item: &OwnerItem| matches!(item, OwnerItem::Event(event) if event.body.kind() == "run.running");
+    let read = async {
+        loop {
+            a.kernel.homes_poll().await.unwrap();
+            tokio::select! {
+                item = events.next() => if is_started(&item.unwrap()) { return },
+                () = tokio::task::yield_now() => {}
+            }
+        }
+    };
+    with_timeout(read).await;
+    a.kernel.homes_show().await.unwrap();
+    match with_timeout(board.next()).await.unwrap() {
+        LiveChange::Opened(session) => {
+            assert_eq!((session.session_id, session.status), (run.session, LiveStatus::Busy));
+        }
+        change => panic!("{change:?}"),
+    }
+    let open = SessionQuery { open: true, ..SessionQuery::default() };
+    let listed = a.kernel.session_list(&a.me, open).await.unwrap();
+    assert_eq!(listed.items.iter().map(|(session, _)| session.id).collect::<Vec<_>>(), [run.session]);
+    b.kernel.shutdown().await;
+    b.standby.leave().await.unwrap();
+    a.kernel.homes_show().await.unwrap();
+    assert!(
+        matches!(with_timeout(board.next()).await.unwrap(), LiveChange::Closed { session_id } if session_id == run.session)
+    );
+}

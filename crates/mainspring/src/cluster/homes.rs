@@ -1,0 +1,85 @@
+//! Servers at work beside each other: what one of them does when another joins, ends or writes something.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mainspring_http::Servers;
+use mainspring_kernel::Kernel;
+use mainspring_kernel::tasks::Tasks;
+use mainspring_store::Homes;
+
+use super::Member;
+
+/// Time between two looks at what other servers have written, if no notice comes.
+const POLL: Duration = Duration::from_secs(1);
+/// Time between two looks because of notices.
+const NOTICE_PAUSE: Duration = Duration::from_millis(10);
+
+/// Tells the HTTP edge which servers there are, until the kernel stops.
+pub(super) async fn publish(member: Arc<Member>, tasks: Tasks) {
+    let mut homes = member.standby.homes();
+    loop {
+        let now = servers(&homes.borrow_and_update());
+        member.servers.send_if_modified(|known| {
+            let is_new = *known != now;
+            *known = now;
+            is_new
+        });
+        tokio::select! {
+            changed = homes.changed() => if changed.is_err() { return },
+            () = tasks.stopping() => return,
+        }
+    }
+}
+
+fn servers(homes: &Homes) -> Servers {
+    let address = |server: &mainspring_store::HomeServer| (server.candidate.node, server.address.clone());
+    Servers { addresses: homes.servers.iter().map(address).collect(), leader: homes.leader }
+}
+
+/// Reads what other servers have written, until the kernel stops.
+pub(super) async fn hear(member: Arc<Member>, kernel: Kernel) {
+    let (mut heard, tasks) = (member.standby.heard(), kernel.tasks().clone());
+    loop {
+        tokio::select! {
+            changed = heard.changed() => if changed.is_err() { return },
+            () = kernel.sleep(POLL) => {}
+            () = tasks.stopping() => return,
+        }
+        if let Err(error) = kernel.homes_poll().await {
+            tracing::warn!(%error, "what other servers have written cannot be read");
+        }
+        kernel.sleep(NOTICE_PAUSE).await;
+    }
+}
+
+/// Recovers sessions that have lost their home, and shows those of others, if this server leads; until the kernel stops.
+pub(super) async fn follow(member: Arc<Member>, kernel: Kernel) {
+    let (mut homes, tasks) = (member.standby.homes(), kernel.tasks().clone());
+    let (mut recovered, mut keys_version) = (0, homes.borrow().keys_version);
+    loop {
+        let Homes { leader, lost_homes, keys_version: keys_now, .. } = homes.borrow_and_update().clone();
+        if keys_now != keys_version {
+            kernel.keys_forget();
+            keys_version = keys_now;
+        }
+        if lost_homes != recovered {
+            match kernel.homes_recover().await {
+                Ok(()) => recovered = lost_homes,
+                Err(error) => {
+                    tracing::warn!(%error, "sessions without a home were not recovered; trying again")
+                }
+            }
+        }
+        if leader == Some(kernel.node())
+            && let Err(error) = kernel.homes_show().await
+        {
+            tracing::warn!(%error, "the sessions of other servers cannot be read");
+        }
+        tokio::select! {
+            changed = homes.changed() => if changed.is_err() { return },
+            () = kernel.sleep(POLL) => {}
+            () = tasks.stopping() => return,
+        }
+    }
+}

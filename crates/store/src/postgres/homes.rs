@@ -1,0 +1,304 @@
+//! Servers that execute sessions at the same time: each is the home of some of them.
+//!
+//! ```text
+//!           no server alone has the database                 renews its lease, looks for servers that have ended
+//! joining ────────────────────────────────────▶ at work ──────────────────────────────────────────────────────▶ …
+//!                                                  │ ▲
+//!                                    leader's lease│ │is free          not renewed in time, or taken over
+//!                                                  ▼ │                ──────────────────────────────────▶ (a new process)
+//!                                                leading: also takes over
+//! ```
+//!
+//! Each server renews a lease of its own, by the rules of `core::lease`. One of them also has the lease of the database: the
+//! leader. It alone takes over from servers whose lease has been over for the grace: in one statement the row of the server
+//! goes, and the epochs of all its sessions change, so that no commit of that server succeeds later.
+//!
+//! The number of the boot is that of the whole group: the first server that joins while no other is there begins a new one.
+//! A server that is not of the group, which needs the database for itself, begins its own and so ends the group; it waits
+//! until no server of the group can act.
+//!
+//! Invariant: a session belongs to the server that its lease names for as long as that server has a row in `node_leases`.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use mainspring_core::NodeId;
+use mainspring_core::placement::{Candidate, Offer};
+use mainspring_kernel::boot_time::boot_time_ms;
+use tokio::sync::watch;
+use tokio_postgres::{Client, Error, Row};
+
+use super::connect::Connector;
+use super::error::describe;
+use super::lease::{self, Seat, durations};
+use super::server;
+use super::values::typed;
+use super::writer::{Shared, pause};
+
+/// Time between two looks at the other servers.
+pub(super) const POLL_MS: u64 = 200;
+
+/// The servers that execute sessions, as one of them knows them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Homes {
+    /// The servers that can act, by name.
+    pub servers: Vec<HomeServer>,
+    /// The server that has the lease of the database, if it can act.
+    pub leader: Option<NodeId>,
+    /// Grows whenever sessions may have lost their home, and this server has to recover them.
+    pub lost_homes: u64,
+    /// Grows whenever an API key is written.
+    pub keys_version: i64,
+}
+
+impl Homes {
+    /// Finds a server that can act.
+    pub fn server(&self, node: NodeId) -> Option<&HomeServer> {
+        self.servers.iter().find(|server| server.candidate.node == node)
+    }
+}
+
+/// A server that executes sessions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HomeServer {
+    /// The server, what it can execute, and its sessions.
+    pub candidate: Candidate,
+    /// The address at which the other servers reach it.
+    pub address: String,
+}
+
+/// Joins the group, unless a server that is not of it has the database. Returns whether it has joined.
+pub(super) async fn join(client: &Client, shared: &Shared, seat: &Seat) -> Result<bool, Error> {
+    client.batch_execute(&shared.begin()).await?;
+    let joined = join_in_transaction(client, shared, seat).await;
+    let end = if matches!(joined, Ok(true)) { "COMMIT" } else { "ROLLBACK" };
+    client.batch_execute(end).await?;
+    joined
+}
+
+async fn join_in_transaction(client: &Client, shared: &Shared, seat: &Seat) -> Result<bool, Error> {
+    if !server::try_lock_for_transaction(client).await? {
+        return Ok(false);
+    }
+    // The lock of this row also keeps two servers from joining at the same time.
+    let sql = "SELECT 1 FROM server_lease AS l
+               WHERE free_at IS NULL OR clock_timestamp() >= free_at OR place = $1
+                  OR EXISTS (SELECT 1 FROM node_leases AS n WHERE n.node_id = l.node_id) FOR UPDATE";
+    if client.query_typed(sql, &typed(&[&seat.place])).await?.is_empty() {
+        return Ok(false);
+    }
+    match client.query_typed("SELECT 1 FROM node_leases LIMIT 1", &[]).await?.is_empty() {
+        true => drop(server::begin_history(client, shared).await?),
+        false => server::continue_history(client, shared).await?,
+    }
+    let sql = "INSERT INTO node_leases (node_id, place, expires_at, free_at) VALUES ($1, $2,
+                 clock_timestamp() + $3 * interval '1 millisecond', clock_timestamp() + $4 * interval '1 millisecond')";
+    let (node, (lease_ms, free_ms)) = (seat.node.as_bytes().as_slice(), durations(seat.times));
+    client.execute_typed(sql, &typed(&[&node, &seat.place, &lease_ms, &free_ms])).await?;
+    lease::beat(client, seat).await?;
+    Ok(true)
+}
+
+/// Removes the servers before this one in the same place. The caller knows that they and their agents have ended.
+pub(super) async fn replace_earlier(client: &Client, seat: &Seat) -> Result<(), Error> {
+    let sql = format!("{} SELECT 1 FROM gone", give_up("place = $1 AND node_id <> $2"));
+    let node = seat.node.as_bytes().as_slice();
+    client.execute_typed(&sql, &typed(&[&seat.place, &node])).await.map(drop)
+}
+
+/// Begins a statement that removes the servers of a condition as `gone`, and voids the leases of their sessions: none of
+/// their commits succeeds from then on.
+fn give_up(condition: &str) -> String {
+    format!(
+        "WITH gone AS (DELETE FROM node_leases WHERE {condition} RETURNING node_id),
+         fenced AS (
+           UPDATE leases SET epoch = nextval('lease_epochs'), released = true
+           FROM gone WHERE leases.node_id = gone.node_id AND NOT released)"
+    )
+}
+
+/// Removes a server that stops: its sessions have no home any more.
+pub(super) async fn leave(client: &Client, seat: &Seat) -> Result<(), Error> {
+    let node = seat.node.as_bytes().as_slice();
+    let sql = format!("{} SELECT 1 FROM gone", give_up("node_id = $1"));
+    client.execute_typed(&sql, &typed(&[&node])).await.map(drop)
+}
+
+/// Renews the lease of a server at work, leads if nobody does, and tells which servers there are.
+pub(super) struct Beacon {
+    pub(super) connector: Connector,
+    pub(super) shared: Arc<Shared>,
+    pub(super) seat: Arc<Seat>,
+    pub(super) homes: watch::Sender<Homes>,
+    pub(super) client: Option<Client>,
+    /// When the lease is renewed next, in milliseconds since the start of the machine.
+    pub(super) renewal_at_ms: u64,
+}
+
+impl Beacon {
+    /// Renews the lease until it is lost or released.
+    pub(super) async fn keep(mut self) {
+        let mut known = BTreeSet::new();
+        loop {
+            let left = self.left_ms();
+            if left == 0 {
+                self.shared.lose("its lease was not renewed in time");
+                return;
+            }
+            pause(POLL_MS.min(left)).await;
+            let timeout = self.seat.times.renewal_ms().min(self.left_ms());
+            let ticked = tokio::select! {
+                ticked = self.tick(&mut known) => ticked.map(Some),
+                () = pause(timeout) => Ok(None),
+            };
+            match ticked {
+                Ok(Some(true)) => {}
+                Ok(Some(false)) => {
+                    self.shared.lose("another server has taken its lease");
+                    return;
+                }
+                Ok(None) => self.client = None,
+                Err(error) => {
+                    tracing::warn!(error = %describe(&error), "the lease of this server was not renewed");
+                    self.client = None;
+                }
+            }
+        }
+    }
+
+    fn left_ms(&self) -> u64 {
+        self.shared.acts_until_ms.load(Ordering::Acquire).saturating_sub(boot_time_ms())
+    }
+
+    /// Does what is due. Returns false if another server has taken the lease.
+    async fn tick(&mut self, known: &mut BTreeSet<NodeId>) -> Result<bool, Error> {
+        let client = match self.client.take().filter(|client| !client.is_closed()) {
+            Some(client) => client,
+            None => self.connector.connect().await?,
+        };
+        let sent_ms = boot_time_ms();
+        if sent_ms >= self.renewal_at_ms {
+            if !self.renew(&client).await? {
+                return Ok(false);
+            }
+            // Before anything else that may have to wait. After a pause of the process, the answer comes too late to count.
+            if self.left_ms() > 0 {
+                self.renewal_at_ms = sent_ms + self.seat.times.renewal_ms();
+                if let Err(error) = self.seat.extend(&self.shared, sent_ms) {
+                    tracing::error!(%error, "the file that keeps agents alive cannot be written");
+                }
+            }
+        }
+        let mut has_lost_homes = false;
+        if !self.shared.leads.load(Ordering::Acquire) && self.lead(&client).await? {
+            self.shared.leads.store(true, Ordering::Release);
+            // Servers may have ended while nobody led.
+            has_lost_homes = true;
+        }
+        let leads = self.shared.leads.load(Ordering::Acquire);
+        if leads {
+            take_over(&client, &self.seat).await?;
+        }
+        let (mut seen, all) = look(&client).await?;
+        has_lost_homes |= leads && !known.is_subset(&all);
+        *known = all;
+        self.homes.send_if_modified(|homes| {
+            seen.lost_homes = homes.lost_homes + u64::from(has_lost_homes);
+            let is_new = *homes != seen;
+            *homes = seen;
+            is_new
+        });
+        self.client = Some(client);
+        Ok(true)
+    }
+
+    /// Renews the lease of this server, and that of the database if this server leads.
+    async fn renew(&self, client: &Client) -> Result<bool, Error> {
+        let node = self.seat.node.as_bytes().as_slice();
+        let boot = self.shared.boot.load(Ordering::Acquire);
+        let (lease_ms, free_ms) = durations(self.seat.times);
+        let own = "UPDATE node_leases SET expires_at = clock_timestamp() + $3 * interval '1 millisecond',
+                     free_at = clock_timestamp() + $4 * interval '1 millisecond'
+                   WHERE node_id = $1 AND EXISTS (SELECT 1 FROM meta WHERE name = 'boot' AND value = $2)";
+        let params = typed(&[&node, &boot, &lease_ms, &free_ms]);
+        if client.execute_typed(own, &params).await? == 0 {
+            return Ok(false);
+        }
+        if self.shared.leads.load(Ordering::Acquire)
+            && client.execute_typed(lease::RENEW, &params).await? == 0
+        {
+            return Ok(false);
+        }
+        lease::beat(client, &self.seat).await?;
+        let count = "UPDATE nodes SET sessions =
+                       (SELECT count(*) FROM leases WHERE leases.node_id = $1 AND NOT released) WHERE node_id = $1";
+        client.execute_typed(count, &typed(&[&node])).await?;
+        Ok(true)
+    }
+
+    /// Takes the lease of the database if it is free. Returns whether this server leads now.
+    async fn lead(&self, client: &Client) -> Result<bool, Error> {
+        let sql =
+            "UPDATE server_lease SET node_id = $1, place = $2, epoch = $3, taken_at = clock_timestamp(),
+                     expires_at = clock_timestamp() + $4 * interval '1 millisecond',
+                     free_at = clock_timestamp() + $5 * interval '1 millisecond'
+                   WHERE free_at IS NULL OR clock_timestamp() >= free_at OR place = $2";
+        let node = self.seat.node.as_bytes().as_slice();
+        let boot = self.shared.boot.load(Ordering::Acquire);
+        let (lease_ms, free_ms) = durations(self.seat.times);
+        let params = typed(&[&node, &self.seat.place, &boot, &lease_ms, &free_ms]);
+        Ok(client.execute_typed(sql, &params).await? > 0)
+    }
+}
+
+/// Takes over from servers whose lease has been over for the grace: their sessions have no home.
+async fn take_over(client: &Client, seat: &Seat) -> Result<(), Error> {
+    let sql = format!(
+        "{} UPDATE server_lease SET takeovers = takeovers + (SELECT count(*) FROM gone)
+            WHERE EXISTS (SELECT 1 FROM gone)",
+        give_up("node_id <> $1 AND clock_timestamp() >= free_at")
+    );
+    let node = seat.node.as_bytes().as_slice();
+    if client.execute_typed(&sql, &typed(&[&node])).await? > 0 {
+        tracing::warn!(
+            "this server takes over from another one of the cluster that does not renew its lease"
+        );
+    }
+    Ok(())
+}
+
+/// Reads the servers that can act, and the ids of all that have not been removed.
+async fn look(client: &Client) -> Result<(Homes, BTreeSet<NodeId>), Error> {
+    let sql =
+        "SELECT w.node_id, clock_timestamp() < w.expires_at, coalesce(n.name, ''), coalesce(n.address, ''),
+                 coalesce(n.offer, ''), coalesce(n.sessions, 0),
+                 coalesce(l.node_id = w.node_id AND clock_timestamp() < l.expires_at, false)
+               FROM node_leases AS w LEFT JOIN nodes AS n USING (node_id), server_lease AS l ORDER BY 3, 1";
+    let keys = "SELECT coalesce((SELECT value FROM meta WHERE name = 'keys'), 0)";
+    let rows = client.query_typed(sql, &[]).await?;
+    let keys_version = client.query_typed_one(keys, &[]).await?.try_get(0)?;
+    let (mut homes, mut all) = (Homes { keys_version, ..Homes::default() }, BTreeSet::new());
+    for row in &rows {
+        let Ok(id) = row.try_get::<_, &[u8]>(0)?.try_into() else { continue };
+        let node = NodeId::from_bytes(id);
+        all.insert(node);
+        let (can_act, address): (bool, &str) = (row.try_get(1)?, row.try_get(3)?);
+        // Without an address, another process has replaced the server at its address.
+        if !can_act || address.is_empty() {
+            continue;
+        }
+        if row.try_get(6)? {
+            homes.leader = Some(node);
+        }
+        homes.servers.push(home_server(row, node)?);
+    }
+    Ok((homes, all))
+}
+
+fn home_server(row: &Row, node: NodeId) -> Result<HomeServer, Error> {
+    let offer = serde_json::from_str::<Offer>(row.try_get(4)?).unwrap_or_default();
+    let sessions = u64::try_from(row.try_get::<_, i64>(5)?).unwrap_or(0);
+    let candidate = Candidate { node, name: row.try_get(2)?, offer, sessions };
+    Ok(HomeServer { candidate, address: row.try_get(3)? })
+}

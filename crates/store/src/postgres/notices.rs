@@ -1,0 +1,73 @@
+//! Notices between servers at work: a server that has written tells the others, whose readers of all sessions need not wait
+//! for their next look then.
+//!
+//! ```text
+//! commits ──▶ announcer ──NOTIFY, at most one in 10 ms──▶ listeners of the other servers ──▶ their kernels look
+//! ```
+//!
+//! A notice says nothing but who has written, and may be lost: a connection that breaks misses some, and a transaction pooler
+//! passes none on. So the other servers also look every second.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use mainspring_core::NodeId;
+use tokio::sync::watch;
+use tokio_postgres::Error;
+
+use super::connect::Connector;
+use super::error::describe;
+use super::values::typed;
+use super::writer::{Shared, pause};
+
+/// The channel of the notices.
+const CHANNEL: &str = "mainspring_written";
+/// Time between two notices of a server.
+const INTERVAL_MS: u64 = 10;
+/// Time before a broken connection is replaced.
+const RECONNECT_MS: u64 = 1_000;
+
+/// Tells the other servers about commits, until this one may not write any more.
+pub(super) async fn announce(connector: Connector, shared: Arc<Shared>, node: NodeId) {
+    let (mut client, name) = (None, node.to_string());
+    while !shared.lost.load(Ordering::Acquire) {
+        shared.written.notified().await;
+        let announced = async {
+            let open = match client.take() {
+                Some(open) => open,
+                None => connector.connect().await?,
+            };
+            open.execute_typed("SELECT pg_notify($1, $2)", &typed(&[&CHANNEL, &name])).await?;
+            Ok::<_, Error>(open)
+        };
+        match announced.await {
+            Ok(open) => client = Some(open),
+            Err(error) => {
+                tracing::debug!(error = %describe(&error), "a notice to the other servers was not sent")
+            }
+        }
+        pause(INTERVAL_MS).await;
+    }
+}
+
+/// Counts the notices of other servers in `heard`, until nobody reads it.
+pub(super) async fn listen(connector: Connector, node: NodeId, heard: watch::Sender<u64>) {
+    let own = node.to_string();
+    while !heard.is_closed() {
+        match connector.listen(CHANNEL).await {
+            Ok((_client, mut notices)) => {
+                // Some may have been missed.
+                heard.send_modify(|count| *count += 1);
+                while let Some(by) = notices.recv().await {
+                    if by != own {
+                        heard.send_modify(|count| *count += 1);
+                    }
+                }
+            }
+            Err(error) => {
+                tracing::debug!(error = %describe(&error), "notices of the other servers are not heard")
+            }
+        }
+        pause(RECONNECT_MS).await;
+    }
+}

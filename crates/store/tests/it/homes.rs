@@ -1,0 +1,279 @@
+//! Servers that execute sessions at the same time on one PostgreSQL: each session has one home.
+
+use std::sync::Arc;
+
+use mainspring_core::placement::Offer;
+use mainspring_core::*;
+use mainspring_kernel::boot_time::boot_time_ms;
+use mainspring_kernel::store::{Commit, Fence, Row, Store, StoreError};
+use mainspring_store::{Homes, PostgresError, PostgresOptions, PostgresStore, Seat, Standby};
+
+use crate::cluster::{database, psql};
+use crate::fixtures::*;
+
+const LEASE_MS: u64 = 1_500;
+
+fn node(n: u8) -> NodeId {
+    NodeId::from_random([n; 16])
+}
+
+fn seat(n: u8) -> Seat {
+    Seat {
+        node: node(n),
+        name: format!("server {n}"),
+        address: format!("http://server{n}"),
+        place: Some(format!("place {n}")),
+        times: LeaseTimes::new(LEASE_MS),
+        limit_file: None,
+        offer: Offer { adapters: vec!["script".into()], folders: vec![] },
+    }
+}
+
+async fn join(url: &str, seat: Seat) -> (Standby, PostgresStore) {
+    let server = Standby::join(url, PostgresOptions::default(), seat).await.unwrap();
+    let store = server.work().await.unwrap();
+    (server, store)
+}
+
+/// Waits until the servers that `server` sees are as `is` says.
+async fn sees(server: &Standby, is: impl FnMut(&Homes) -> bool) -> Homes {
+    server.homes().wait_for(is).await.unwrap().clone()
+}
+
+fn names(homes: &Homes) -> Vec<&str> {
+    homes.servers.iter().map(|server| server.candidate.name.as_str()).collect()
+}
+
+/// Makes a session with an unfinished run at a server.
+async fn make_session(store: &PostgresStore, n: u64, home: NodeId) -> Fence {
+    let fence = store.lease_take(session_id(n), home).await.unwrap();
+    let rows = vec![row_session(session(n)), row_run(run(n, n, 1, queued()))];
+    store.commit(Arc::new(Commit { fence, events: vec![progress(n)], rows })).await.unwrap();
+    fence
+}
+
+fn one_event(fence: Fence, n: u64) -> Arc<Commit> {
+    Arc::new(Commit { fence, events: vec![progress(n)], rows: Vec::<Row>::new() })
+}
+
+/// Makes every renewal by one server fail. Nothing else is affected.
+fn refuse_renewals(url: &str, of: NodeId) {
+    let id: String = of.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+    psql(
+        url,
+        &format!(
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+               IF new.node_id = '\\x{id}' THEN RAISE 'no renewal'; END IF; RETURN new; END $$;
+             CREATE TRIGGER refuse BEFORE UPDATE ON node_leases FOR EACH ROW EXECUTE FUNCTION refuse()"
+        ),
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn several_servers_write_at_the_same_time_and_a_session_has_one_home() {
+    let url = database();
+    let (first, a) = join(&url, seat(1)).await;
+    let (second, b) = join(&url, seat(2)).await;
+    let homes = sees(&second, |homes| homes.servers.len() == 2 && homes.leader.is_some()).await;
+    assert_eq!((names(&homes), homes.leader), (vec!["server 1", "server 2"], Some(node(1))));
+    assert_eq!(homes.server(node(1)).unwrap().address, "http://server1");
+    assert_eq!(homes.server(node(2)).unwrap().candidate.offer.adapters, ["script"]);
+    let fences = [make_session(&a, 1, node(1)).await, make_session(&b, 2, node(2)).await];
+    a.commit(one_event(fences[0], 3)).await.unwrap();
+    b.commit(one_event(fences[1], 4)).await.unwrap();
+    assert_eq!(events(&a, 2).await, events(&b, 2).await, "each reads what the other has written");
+    let held = |by| Err(StoreError::HeldElsewhere { node: node(by) });
+    assert_eq!(b.lease_take(session_id(1), node(2)).await.map(drop), held(1));
+    assert_eq!(b.home_claim(session_id(1)).await, held(1));
+    assert_eq!(b.home_find(session_id(1)).await, Ok(Some(node(1))));
+    a.commit(one_event(fences[0], 5)).await.unwrap();
+    // A session that is not in memory keeps its home, since its readers are there.
+    a.lease_release(fences[0]).await.unwrap();
+    assert_eq!(a.commit(one_event(fences[0], 6)).await, Err(StoreError::Fenced));
+    assert_eq!(b.lease_take(session_id(1), node(2)).await.map(drop), held(1));
+    let again = a.lease_take(session_id(1), node(1)).await.unwrap();
+    assert!(again.epoch > fences[0].epoch);
+    // Only the leader recovers, and only sessions without a home at another server.
+    assert_eq!(a.unfinished().await.unwrap().live, [session_id(1)]);
+    assert_eq!(b.unfinished().await.unwrap().live, []);
+    let live = a.live_elsewhere().await.unwrap();
+    let live: Vec<_> = live.iter().map(|(session, status)| (session.id, format!("{status:?}"))).collect();
+    assert_eq!(live, [(session_id(2), "Busy".to_owned())]);
+    // A server that leaves has no sessions any more.
+    first.leave().await.unwrap();
+    assert!(matches!(a.commit(one_event(again, 7)).await, Err(StoreError::Lost(_))));
+    let homes = sees(&second, |homes| homes.leader == Some(node(2))).await;
+    assert_eq!((names(&homes), homes.lost_homes > 0), (vec!["server 2"], true));
+    assert_eq!(b.unfinished().await.unwrap().live, [session_id(1), session_id(2)]);
+    let taken = b.lease_take(session_id(1), node(2)).await.unwrap();
+    b.commit(one_event(taken, 8)).await.unwrap();
+    assert_eq!(psql(&url, "SELECT takeovers FROM server_lease"), "0", "it was handed over");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_without_a_home_is_claimed_by_one_server() {
+    let url = database();
+    let (_first, a) = join(&url, seat(1)).await;
+    let (_second, b) = join(&url, seat(2)).await;
+    let fence = make_session(&a, 1, node(1)).await;
+    psql(&url, "DELETE FROM leases");
+    assert_eq!(a.commit(one_event(fence, 2)).await, Err(StoreError::Fenced));
+    assert_eq!(a.home_find(session_id(1)).await, Ok(None));
+    b.home_claim(session_id(1)).await.unwrap();
+    b.home_claim(session_id(1)).await.unwrap();
+    assert_eq!(
+        a.lease_take(session_id(1), node(1)).await.map(drop),
+        Err(StoreError::HeldElsewhere { node: node(2) })
+    );
+    // The claim is no lease, and does not void one.
+    let fence = b.lease_take(session_id(1), node(2)).await.unwrap();
+    b.home_claim(session_id(1)).await.unwrap();
+    b.commit(one_event(fence, 3)).await.unwrap();
+    // A session that was never made leaves nothing behind.
+    let unmade = b.lease_take(session_id(9), node(2)).await.unwrap();
+    b.lease_release(unmade).await.unwrap();
+    assert_eq!(psql(&url, "SELECT count(*) FROM leases"), "1");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_leader_takes_over_from_a_server_only_after_that_server_has_stopped() {
+    let url = database();
+    let (first, a) = join(&url, seat(1)).await;
+    sees(&first, |homes| homes.leader == Some(node(1))).await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("limit");
+    let (second, b) = join(&url, Seat { limit_file: Some(file.clone()), ..seat(2) }).await;
+    let fence = make_session(&b, 2, node(2)).await;
+    sees(&first, |homes| homes.servers.len() == 2).await;
+    let lost_before = first.homes().borrow().lost_homes;
+    refuse_renewals(&url, node(2));
+    let (mut taken, mut stopped) = (None, None);
+    let (take, stop) = (sees(&first, |homes| homes.lost_homes > lost_before), second.lost());
+    let (mut take, mut stop) = (std::pin::pin!(take), std::pin::pin!(stop));
+    while taken.is_none() || stopped.is_none() {
+        tokio::select! {
+            homes = &mut take, if taken.is_none() => taken = Some((boot_time_ms(), homes)),
+            () = &mut stop, if stopped.is_none() => stopped = Some(boot_time_ms()),
+        }
+    }
+    let (taken_at, homes) = taken.unwrap();
+    let limit: u64 = std::fs::read_to_string(&file).unwrap().trim().parse().unwrap();
+    assert!(limit + LEASE_MS / 4 <= taken_at, "its agents had ended a margin before");
+    assert!(stopped.unwrap() <= taken_at && !second.is_active() && first.is_active());
+    assert_eq!(names(&homes), ["server 1"]);
+    assert_eq!(psql(&url, "SELECT takeovers FROM server_lease"), "1");
+    assert_eq!(a.unfinished().await.unwrap().live, [session_id(2)]);
+    assert!(matches!(b.commit(one_event(fence, 3)).await, Err(StoreError::Lost(_))));
+    let fence = a.lease_take(session_id(2), node(1)).await.unwrap();
+    a.commit(one_event(fence, 3)).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_does_not_know_about_a_takeover_changes_nothing() {
+    let url = database();
+    let (first, a) = join(&url, seat(1)).await;
+    sees(&first, |homes| homes.leader == Some(node(1))).await;
+    let (_second, b) = join(&url, seat(2)).await;
+    let fences = [make_session(&b, 2, node(2)).await, make_session(&b, 3, node(2)).await];
+    sees(&first, |homes| homes.servers.len() == 2).await;
+    let lost_before = first.homes().borrow().lost_homes;
+    // As after a pause: in the database its lease is over, and by its own clock it is not.
+    refuse_renewals(&url, node(2));
+    psql(&url, "ALTER TABLE node_leases DISABLE TRIGGER refuse");
+    psql(
+        &url,
+        "UPDATE node_leases SET expires_at = now() - interval '1 h', free_at = now() - interval '1 h'
+           WHERE node_id = (SELECT node_id FROM nodes WHERE name = 'server 2');
+         ALTER TABLE node_leases ENABLE TRIGGER refuse",
+    );
+    sees(&first, |homes| homes.lost_homes > lost_before).await;
+    let refused = |error: StoreError| matches!(error, StoreError::Fenced | StoreError::Lost(_));
+    assert!(refused(b.commit(one_event(fences[0], 4)).await.unwrap_err()), "no lease was taken anew");
+    assert!(refused(b.lease_take(session_id(3), node(2)).await.unwrap_err()));
+    assert!(refused(b.lease_take(session_id(4), node(2)).await.unwrap_err()));
+    assert!(refused(b.commit(one_event(fences[1], 5)).await.unwrap_err()));
+    assert_eq!(events(&a, 2).await.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn servers_that_share_the_work_and_a_server_alone_exclude_each_other() {
+    let url = database();
+    let alone = PostgresStore::open(&url, PostgresOptions::default()).unwrap();
+    let server = Standby::join(&url, PostgresOptions::default(), seat(1)).await.unwrap();
+    {
+        let mut working = std::pin::pin!(server.work());
+        tokio::select! {
+            biased;
+            _ = &mut working => panic!("two kinds of servers write"),
+            healthy = alone.health() => healthy.unwrap(),
+        }
+    }
+    drop(alone);
+    let _store = server.work().await.unwrap();
+    let refused = tokio::task::spawn_blocking({
+        let url = url.clone();
+        move || PostgresStore::open(&url, PostgresOptions::default()).map(drop)
+    });
+    assert_eq!(refused.await.unwrap(), Err(PostgresError::InUse));
+    // Nor does a server lead alone whose configuration does not share the work, when the leader leaves.
+    let (beside, _beside_store) = join(&url, seat(2)).await;
+    let other = Standby::join(&url, PostgresOptions::default(), seat(3)).await.unwrap();
+    let mut leading = std::pin::pin!(other.lead());
+    sees(&server, |homes| homes.leader == Some(node(1))).await;
+    server.leave().await.unwrap();
+    tokio::select! {
+        biased;
+        _ = &mut leading => panic!("two kinds of servers write"),
+        _ = sees(&beside, |homes| homes.leader == Some(node(2))) => {}
+    }
+    beside.leave().await.unwrap();
+    leading.await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_in_the_place_of_one_that_was_killed_frees_its_sessions_at_once() {
+    let url = database();
+    let (first, a) = join(&url, seat(1)).await;
+    sees(&first, |homes| homes.leader == Some(node(1))).await;
+    let (_killed, b) = join(&url, seat(2)).await;
+    make_session(&b, 2, node(2)).await;
+    sees(&first, |homes| homes.servers.len() == 2).await;
+    let lost_before = first.homes().borrow().lost_homes;
+    let (again, c) = join(&url, Seat { node: node(3), ..seat(2) }).await;
+    // The agents of the process before may still live.
+    assert_eq!(
+        c.lease_take(session_id(2), node(3)).await.map(drop),
+        Err(StoreError::HeldElsewhere { node: node(2) })
+    );
+    again.replace_earlier().await.unwrap();
+    sees(&first, |homes| homes.lost_homes > lost_before).await;
+    assert_eq!(a.unfinished().await.unwrap().live, [session_id(2)]);
+    c.lease_take(session_id(2), node(3)).await.unwrap();
+    assert_eq!(a.unfinished().await.unwrap().live, [], "it has a home again");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_one_server_changes_is_noticed_by_the_others() {
+    let url = database();
+    let (first, _a) = join(&url, seat(1)).await;
+    let (_second, b) = join(&url, seat(2)).await;
+    let before = first.homes().borrow().keys_version;
+    let key = ApiKey {
+        id: KeyId::from_random([1; 16]),
+        name: "a".into(),
+        owner: OWNER.into(),
+        org: None,
+        role: AccessRole::Member,
+        hash: [1; 32],
+        created_at: NOW,
+        expires_at: None,
+        revoked_at: None,
+        folders: None,
+        adapters: None,
+        models: None,
+        tools: None,
+        spend_per_day: None,
+    };
+    b.key_write(&key, None).await.unwrap();
+    sees(&first, |homes| homes.keys_version > before).await;
+}
