@@ -20,6 +20,7 @@ use mainspring_kernel::store::{Fence, StoreError};
 use tokio::runtime::{Handle, Runtime};
 
 use self::connect::{Connector, Pooled};
+pub use self::diagnosis::{FeedHolder, PostgresCheck, ServerRow};
 pub use self::lease::Seat;
 use self::read::Reader;
 pub use self::standby::{ServerSeen, ServersSeen, Standby};
@@ -30,8 +31,10 @@ mod batch;
 mod change;
 mod connect;
 pub(crate) mod copy;
+mod diagnosis;
 mod error;
 mod lease;
+mod meters;
 mod migrate;
 mod read;
 mod rows;

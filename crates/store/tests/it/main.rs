@@ -28,6 +28,7 @@ mod open;
 mod owners;
 mod postgres;
 mod purge;
+mod races;
 mod random;
 mod readers;
 mod retention;
