@@ -4,6 +4,7 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf, Take};
 
 use super::blob_store::BlobBytes;
@@ -20,7 +21,8 @@ pub struct BlobReader {
 
 enum Content {
     Checked(Take<io::Cursor<Vec<u8>>>),
-    Streamed(Take<BlobBytes>),
+    /// In a lock that is never taken: futures that hold a reader are shared between threads, and streams cannot be.
+    Streamed(Mutex<Take<BlobBytes>>),
 }
 
 impl BlobReader {
@@ -34,7 +36,7 @@ impl BlobReader {
     /// Reads `length` bytes of a stream, and compares them with a hash.
     pub(super) fn streamed(content: BlobBytes, length: u64, hash: Option<&str>) -> Self {
         let comparison = hash.map(|hash| Box::new((blake3::Hasher::new(), hash.to_owned())));
-        Self { content: Content::Streamed(content.take(length)), comparison }
+        Self { content: Content::Streamed(Mutex::new(content.take(length))), comparison }
     }
 }
 
@@ -53,7 +55,7 @@ impl AsyncRead for BlobReader {
         let Self { content, comparison } = self.get_mut();
         let stream = match content {
             Content::Checked(bytes) => return Pin::new(bytes).poll_read(context, buffer),
-            Content::Streamed(stream) => stream,
+            Content::Streamed(stream) => stream.get_mut(),
         };
         let before = buffer.filled().len();
         if buffer.remaining() == 0 {

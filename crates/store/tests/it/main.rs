@@ -11,6 +11,7 @@ mod contract;
 mod damage;
 mod data;
 mod delegations;
+mod diagnosis;
 mod digests;
 mod edge;
 mod feedback;
