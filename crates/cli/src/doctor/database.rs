@@ -153,3 +153,66 @@ pub(super) async fn check_object_store(config: &Config, report: &mut Report) {
         Err(error) => report.add(Health::Bad, "object store", error),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check() -> PostgresCheck {
+        PostgresCheck {
+            version: "15.1".into(),
+            schema: Some(6),
+            known_schema: 6,
+            bytes: 1 << 20,
+            round_trip: Duration::from_micros(100),
+            commit: Duration::from_millis(1),
+            settings: vec![("fsync".into(), "on".into())],
+            is_read_only: false,
+            holders: vec![],
+            sees_own_only: false,
+            now_ms: 0,
+            takeovers: 2,
+            lease_left_ms: Some(1_500),
+            servers: vec![],
+        }
+    }
+
+    fn found(examine: impl Fn(&mut Report)) -> Vec<(bool, String)> {
+        let mut report = Report::default();
+        examine(&mut report);
+        report.0.into_iter().map(|finding| (finding.health == Health::Ok, finding.detail)).collect()
+    }
+
+    #[test]
+    fn the_transaction_that_holds_events_back_is_named_with_its_remedy() {
+        let holder =
+            |pid, age_ms| FeedHolder { pid, application: "psql".into(), database: "other".into(), age_ms };
+        let young = PostgresCheck { holders: vec![holder(7, 900)], ..check() };
+        assert!(found(|report| add_feed(&young, report))[0].0);
+        let old = PostgresCheck { holders: vec![holder(7, 65_000), holder(8, 900)], ..check() };
+        let (is_ok, text) = found(|report| add_feed(&old, report)).remove(0);
+        assert!(!is_ok);
+        for part in ["65 s", "process 7", "psql", "other", "pg_terminate_backend(7)"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+
+    #[test]
+    fn servers_that_are_not_seen_and_a_lease_of_nobody_are_noted() {
+        let server = |name: &str, seen_ms, is_active| ServerRow {
+            name: name.into(),
+            address: "http://a".into(),
+            version: "1".into(),
+            seen_ms,
+            is_active,
+        };
+        let servers = vec![server("a", 100, true), server("b", 60_000, false)];
+        let seen =
+            found(|report| add_servers(&PostgresCheck { servers: servers.clone(), ..check() }, report));
+        let health: Vec<bool> = seen.iter().map(|(is_ok, _)| *is_ok).collect();
+        assert_eq!(health, [true, false, true], "{seen:?}");
+        assert!(seen[2].1.contains("2 takeovers"), "{seen:?}");
+        let nobody = PostgresCheck { lease_left_ms: None, ..check() };
+        assert!(!found(|report| add_servers(&nobody, report))[0].0);
+    }
+}
