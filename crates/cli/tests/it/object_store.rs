@@ -9,6 +9,7 @@ use mainspring_core::ArtifactId;
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::{BlobError, BlobStore, Blobs};
 use mainspring_store::{S3Blobs, S3Credentials, S3Options};
+use reqwest::header::{AUTHORIZATION, HeaderValue};
 use reqwest::{Client, Method, StatusCode};
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
@@ -64,7 +65,11 @@ impl Moto {
         BufReader::new(process.stdout.take().unwrap()).read_line(&mut port).unwrap();
         assert!(!port.is_empty(), "moto did not start");
         let url = format!("http://127.0.0.1:{}", port.trim());
-        let moto = Self { process, url, client: Client::new() };
+        // moto answers requests of somebody, and does not verify who that is.
+        let somebody = "AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0";
+        let headers = [(AUTHORIZATION, HeaderValue::from_static(somebody))].into_iter().collect();
+        let client = Client::builder().default_headers(headers).build().unwrap();
+        let moto = Self { process, url, client };
         let made = moto.client.put(format!("{}/{BUCKET}", moto.url)).send().await.unwrap();
         assert!(made.status().is_success(), "{}", made.status());
         moto
