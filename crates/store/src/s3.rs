@@ -36,7 +36,7 @@ const PARTS_AT_ONCE: usize = 2;
 /// Bytes read at a time.
 const BUFFER_BYTES: usize = 256 << 10;
 /// The longest text of an error of the object store.
-const MAX_REASON_CHARS: usize = 300;
+const MAX_REASON_CHARS: usize = 500;
 
 /// Where objects are kept, and how they are reached.
 #[derive(Debug, Clone, Default)]
@@ -260,16 +260,21 @@ impl std::fmt::Debug for S3Blobs {
 }
 
 fn blob_error(name: &str, error: &object_store::Error) -> BlobError {
-    let text = format!("the object store {name}: {}", reason(error));
+    let reason = full_reason(error);
+    let text = format!("the object store {name}: {}", shorten(&reason));
     match error {
         // A bucket that does not exist is not an object that is missing.
-        object_store::Error::NotFound { .. } if !text.contains("NoSuchBucket") => BlobError::Missing(text),
+        object_store::Error::NotFound { .. } if !reason.contains("NoSuchBucket") => BlobError::Missing(text),
         _ => BlobError::Unavailable(text),
     }
 }
 
-/// The text of an error with its causes, on one line.
 fn reason(error: &object_store::Error) -> String {
+    shorten(&full_reason(error))
+}
+
+/// The text of an error with its causes, on one line.
+fn full_reason(error: &object_store::Error) -> String {
     let mut text = error.to_string();
     let mut source = std::error::Error::source(error);
     while let Some(cause) = source {
@@ -280,8 +285,11 @@ fn reason(error: &object_store::Error) -> String {
         }
         source = cause.source();
     }
-    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    words.chars().take(MAX_REASON_CHARS).collect()
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn shorten(text: &str) -> String {
+    text.chars().take(MAX_REASON_CHARS).collect()
 }
 
 fn staging_error(error: &io::Error) -> BlobError {
