@@ -90,7 +90,7 @@ class Bench:
         return peers
 
     def step_servers(self):
-        servers = [mainspring_steps.MainspringSteps(self.binary)]
+        servers = [mainspring_steps.MainspringSteps(self.binary), mainspring_steps.MainspringPostgresSteps(self.binary)]
         if packages := self.installed("restate"):
             servers.append(RestateSteps(packages))
         if python := self.python("dbos"):

@@ -8,8 +8,9 @@ from processes import Process, StartError
 
 
 class MainspringServer:
-    def __init__(self, binary, folder):
+    def __init__(self, binary, folder, store=None):
         self.binary = binary
+        self.store = store
         self.folder = Path(folder)
         self.state = self.folder / "state"
         self.process = None
@@ -21,7 +22,8 @@ class MainspringServer:
         config = self.folder / "mainspring.toml"
         config.touch()
         command = [self.binary, "serve", "--listen", "127.0.0.1:0", "--state-dir", self.state, "--config", config]
-        self.process = Process(command, log, cwd=self.folder)
+        env = {"MAINSPRING_STORE": self.store} if self.store else None
+        self.process = Process(command, log, cwd=self.folder, env=env)
         try:
             found = self.process.wait_until(lambda: re.search(r"serving http://127\.0\.0\.1:(\d+)", log.read_text()))
             self.port = int(found[1])

@@ -2,9 +2,11 @@
 
 import json
 import os
+from pathlib import Path
 
 from http11 import ResponseError, encode
 from mainspring_server import MainspringServer
+from postgres import PostgresServer
 from steps_payload import step_texts
 
 
@@ -43,6 +45,36 @@ class MainspringSteps:
     def check(self, status, body):
         if status != 200 or b'"status":"succeeded"' not in body or b'"finalText":"done' not in body:
             raise ResponseError(f"mainspring answered {status}: {body[:300]!r}")
+
+
+class MainspringPostgresSteps(MainspringSteps):
+    """The same on a PostgreSQL of its own."""
+
+    title = "mainspring on PostgreSQL"
+
+    def __init__(self, binary):
+        super().__init__(binary)
+        self.postgres = None
+
+    def start(self, folder):
+        self.postgres = PostgresServer(Path(folder), "mainspring")
+        self.server = MainspringServer(self.binary, folder, f"postgres://{self.postgres.address}")
+        self.server.start()
+        self.port = self.server.port
+        self.batch = os.urandom(4).hex()
+
+    def stop(self):
+        super().stop()
+        if self.postgres:
+            self.postgres.stop()
+            self.postgres = None
+
+    def roots(self):
+        return [*super().roots(), self.postgres.pid]
+
+    def facts(self):
+        batched = "commits of different sessions that wait for the database at the same time share one transaction"
+        return {**super().facts(), "durability": self.postgres.durability, "batched": batched}
 
 
 def request(port, headers, session):

@@ -15,7 +15,7 @@ use crate::stats::{median, seconds};
 use crate::table::{Goal, Table};
 use crate::{raw, world};
 
-const TASKS: usize = 64;
+pub(crate) const TASKS: usize = 64;
 const COMMITS_PER_TASK: usize = 100;
 const ROUNDS: u32 = 9;
 
@@ -34,7 +34,7 @@ pub(crate) fn measure(runtime: &Runtime, table: &mut Table) {
             (fences.iter()).map(|fence| commits(&builder, *fence, round)).collect();
         let count = (TASKS * COMMITS_PER_TASK) as f64;
         let before = transactions(&path);
-        let (time, ()) = seconds(|| runtime.block_on(through_store(&store, &work)));
+        let (time, ()) = seconds(|| runtime.block_on(through(store.clone() as Arc<dyn Store>, &work)));
         let size = count / f64::from(transactions(&path).wrapping_sub(before));
         let (raw_time, ()) = seconds(|| by_hand(&connection, &work, size.round() as usize, &mut seq));
         // The first round warms up both.
@@ -72,7 +72,7 @@ async fn sessions(store: &SqliteStore, builder: &Builder) -> Vec<Fence> {
     fences
 }
 
-fn commits(builder: &Builder, fence: Fence, round: u32) -> Vec<Arc<Commit>> {
+pub(crate) fn commits(builder: &Builder, fence: Fence, round: u32) -> Vec<Arc<Commit>> {
     let commit = |no: u32| {
         let mut run = builder.run(fence.session, round * COMMITS_PER_TASK as u32 + no);
         let attempt = builder.attempt(run.id);
@@ -87,7 +87,8 @@ fn commits(builder: &Builder, fence: Fence, round: u32) -> Vec<Arc<Commit>> {
     (1..=COMMITS_PER_TASK as u32).map(commit).collect()
 }
 
-async fn through_store(store: &Arc<SqliteStore>, work: &[Vec<Arc<Commit>>]) {
+/// Commits the work of each task, one after the other, all tasks at once.
+pub(crate) async fn through(store: Arc<dyn Store>, work: &[Vec<Arc<Commit>>]) {
     let task = |commits: &Vec<Arc<Commit>>| {
         let (store, commits) = (store.clone(), commits.clone());
         tokio::spawn(async move {

@@ -28,6 +28,7 @@ mod http;
 mod model;
 mod network;
 mod owners;
+mod postgres;
 mod raw;
 mod readers;
 mod replay;
@@ -59,8 +60,9 @@ const CHILDREN: [(&str, ChildMain); 5] = [
     (size::waiting::CHILD, size::waiting::child),
 ];
 
-/// Benchmarks that run only when named: they take long and use nearly the whole machine.
-const ONLY_WHEN_NAMED: [(&str, Benchmark); 2] = [("size", size::measure), ("soak", soak::measure)];
+/// Benchmarks that run only when named: they take long and use nearly the whole machine, or need PostgreSQL.
+const ONLY_WHEN_NAMED: [(&str, Benchmark); 3] =
+    [("size", size::measure), ("soak", soak::measure), ("postgres", postgres::measure)];
 
 const BENCHMARKS: [(&str, Benchmark); 17] = [
     ("commit", commit::measure),

@@ -38,7 +38,7 @@ pub(crate) fn measure(runtime: &Runtime, table: &mut Table) {
 }
 
 /// Runs per second, and the duration of each in milliseconds.
-async fn load(server: &Server, clients: usize, round: usize) -> (f64, Vec<f64>) {
+pub(crate) async fn load(server: &Server, clients: usize, round: usize) -> (f64, Vec<f64>) {
     let (mut tasks, begin) = (JoinSet::new(), Instant::now());
     for no in 0..clients {
         let mut client = Client::open(server.port, &server.token).await;

@@ -159,8 +159,8 @@ async fn many(server: &Server, table: &mut Table) {
     let mut clients = Vec::with_capacity(polls);
     // Fewer at once than wait to be accepted: the system drops the others.
     while clients.len() < polls {
-        let some = (0..OPENED_AT_ONCE.min(polls - clients.len()))
-            .map(|_| Client::open(server.port, &server.token));
+        let some =
+            (0..OPENED_AT_ONCE.min(polls - clients.len())).map(|_| Client::open(server.port, &server.token));
         clients.extend(futures_util::future::join_all(some).await);
         // Its answer shows that all before it were accepted.
         if let Some(last) = clients.last_mut() {

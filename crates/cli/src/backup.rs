@@ -15,7 +15,7 @@ use mainspring::backup::{self, Manifest};
 #[derive(Args)]
 #[command(
     after_help = "The backup holds the database at one instant and the bytes of all artifacts, with a manifest of sizes and \
-hashes. It does not hold the token, API keys and keys of providers. `mainspring restore` checks and restores it."
+hashes. It does not hold the token, API keys and keys of providers, nor the bytes of artifacts that an object store keeps. `mainspring restore` checks and restores it."
 )]
 pub(super) struct Backup {
     /// New folder, or new tar file if the name ends with .tar
@@ -34,6 +34,9 @@ struct BackupOutput<'a> {
     schema: u32,
     last_cursor: u64,
     created_at_ms: i64,
+    /// The object store that keeps the bytes of artifacts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    artifact_store: Option<&'a str>,
 }
 
 impl Backup {
@@ -62,6 +65,7 @@ impl Backup {
                 schema: manifest.schema,
                 last_cursor: manifest.last_cursor,
                 created_at_ms: manifest.created_at_ms,
+                artifact_store: manifest.artifact_store.as_deref(),
             });
         }
         context.output.print_line(format_args!("{GREEN}backed up{GREEN:#} to {path}"))?;
@@ -69,6 +73,12 @@ impl Backup {
             "{DIM}{sessions} sessions, {runs} runs, {events} events, {} artifact contents, {} bytes{DIM:#}",
             manifest.artifacts(),
             manifest.bytes()
-        ))
+        ))?;
+        if let Some(store) = &manifest.artifact_store {
+            context.output.print_line(format_args!(
+                "{DIM}the bytes of artifacts are not in the backup: they are in {store}{DIM:#}"
+            ))?;
+        }
+        Ok(())
     }
 }

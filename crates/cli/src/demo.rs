@@ -16,6 +16,7 @@ use super::error::{CliError, Exit};
 use super::output::DIM;
 use super::{Context, drawing};
 
+mod cluster;
 mod crash;
 mod network;
 mod runner;
@@ -31,10 +32,17 @@ pub(super) struct Demo {
     /// Use this directory and keep it afterwards
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
+    /// Show three servers on one PostgreSQL, of which one is killed; PostgreSQL must be installed
+    #[arg(long, conflicts_with = "keep")]
+    cluster: bool,
 }
 
 impl Demo {
     pub(super) async fn execute(self, context: &Context<'_>) -> Result<Exit, CliError> {
+        if self.cluster {
+            let runner = DemoRunner { output: context.output, caller: Caller::new("demo") };
+            return Box::pin(runner.run_cluster()).await;
+        }
         let temporary = tempfile::tempdir()?;
         let dir = self.keep.clone().unwrap_or_else(|| temporary.path().to_owned());
         let config = config(context, &dir)?;

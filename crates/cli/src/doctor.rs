@@ -3,7 +3,6 @@
 use clap::Args;
 use mainspring_adapters::sandbox::landlock_abi;
 use mainspring_client::Capabilities;
-use mainspring_kernel::Blobs;
 use mainspring_store::{
     OmiOffer, Owner, SCHEMA_VERSION, SqliteCheck, SqliteView, StateDir, UnfinishedRuns,
     omi_offer_without_store,
@@ -18,6 +17,7 @@ use mainspring::Node;
 use mainspring::config::{Config, Durability, OnOrphan};
 
 mod agents;
+mod database;
 mod served;
 
 /// Check the state directory, the database, the configuration, agents and keys
@@ -74,6 +74,7 @@ impl Doctor {
             report.add(Health::Note, "configuration", ignored.to_string());
         }
         self.state_dir(config, report).await;
+        database::check_object_store(config, report).await;
         adapters(config, report);
         agents::check_agents(config, report).await;
         let is_served = matches!(StateDir::peek(&config.state_dir), Ok(Some(_)));
@@ -97,8 +98,8 @@ impl Doctor {
     async fn state_dir(&self, config: &Config, report: &mut Report) {
         let (subject, dir) = ("state directory", config.state_dir.display());
         let unchecked = |name: &str| format!("{name}, not checked: use the tools of PostgreSQL");
-        if config.store.is_some() {
-            return report.add(Health::Note, "database", unchecked(&config.database_name()));
+        if let Some(url) = &config.store {
+            return database::check_postgres(config, url, report).await;
         }
         match StateDir::peek(&config.state_dir) {
             // The process was started with another `--store` than this command.
@@ -164,7 +165,10 @@ impl Doctor {
 
     /// Checks the bytes of the artifacts.
     async fn artifacts(&self, config: &Config, view: &SqliteView, report: &mut Report) {
-        let blobs = Blobs::new(&config.artifacts_dir());
+        let blobs = match mainspring::artifact_store::blobs(config) {
+            Ok(blobs) => blobs,
+            Err(error) => return report.add(Health::Bad, "artifacts", error.to_string()),
+        };
         let (mut count, mut bytes, mut problems, mut after) = (0_u64, 0, vec![], None);
         loop {
             let page = match view.blob_page(after.as_deref(), 500) {

@@ -150,7 +150,7 @@ impl From<NodeError> for CliError {
     fn from(error: NodeError) -> Self {
         let exit = match &error {
             NodeError::StateDir(mainspring_store::StateDirError::Busy { .. }) => Exit::StateDirInUse,
-            NodeError::Models(_) => Exit::BadRequest,
+            NodeError::Models(_) | NodeError::ArtifactStore(_) => Exit::BadRequest,
             _ => Exit::Unavailable,
         };
         let message = chain(&error);

@@ -87,7 +87,7 @@ async fn import_omi(
     let temporary = tempfile::tempdir()?;
     let scratch = state_dir.as_ref().map_or(temporary.path(), StateDir::path);
     let source = OmiSource::open(dir, scratch)?;
-    let blobs = Blobs::new(&config.artifacts_dir());
+    let blobs = mainspring::artifact_store::blobs(config)?;
     let (mut kept, mut bytes) = (vec![], HashMap::new());
     for artifact in source.artifacts()? {
         let Some((file, size)) = open_artifact_file(&artifact, config.limits.artifact_bytes) else {

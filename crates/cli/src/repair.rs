@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use mainspring_kernel::clock::Clock;
+use mainspring_kernel::ids::Ids;
 use mainspring_store::{Repaired, SqliteView, database_repair};
 use serde::Serialize;
 
@@ -102,10 +103,12 @@ async fn restore_contents(config: &Config, from: &Path) -> Result<u64, CliError>
     }
     let draft = tempfile::tempdir_in(&config.state_dir)?;
     let found = backup::take_contents(from, &hashes, draft.path())?;
+    let (blobs, ids) = (mainspring::artifact_store::blobs(config)?, Ids::system());
     for hash in &found {
-        let folder = config.artifacts_dir().join(&hash[..2]);
-        fs::create_dir_all(&folder)?;
-        fs::rename(draft.path().join("artifacts").join(&hash[..2]).join(hash), folder.join(hash))?;
+        let file = draft.path().join("artifacts").join(&hash[..2]).join(hash);
+        let staged = blobs.stage(ids.artifact(), &mut tokio::fs::File::open(file).await?, usize::MAX).await?;
+        let kept = blobs.keep(staged).await?;
+        blobs.done(kept).await;
     }
     Ok(found.len() as u64)
 }

@@ -1,7 +1,6 @@
 //! `mainspring verify`
 
 use clap::Args;
-use mainspring_kernel::Blobs;
 use mainspring_kernel::audit::AuditVerified;
 use mainspring_store::{SCHEMA_VERSION, SqliteView, StateDir};
 use serde::Serialize;
@@ -96,7 +95,7 @@ pub(super) async fn blobs_verify(
     config: &Config,
     view: &SqliteView,
 ) -> Result<(u64, Vec<(String, String)>), CliError> {
-    let blobs = Blobs::new(&config.artifacts_dir());
+    let blobs = mainspring::artifact_store::blobs(config)?;
     let (mut checked, mut damaged, mut after) = (0, vec![], None);
     loop {
         let page = view.blob_page(after.as_deref(), 500).map_err(mainspring_kernel::Error::from)?;

@@ -25,6 +25,8 @@ use crate::connections::Connections;
 use crate::streams::Streams;
 use crate::{Http, Problem};
 
+mod database_metrics;
+
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Upper bounds of the request duration buckets, in seconds.
@@ -172,12 +174,23 @@ fn runs_ended(encoder: &mut DescriptorEncoder<'_>, counts: &Counts) -> fmt::Resu
 
 fn commit_seconds(encoder: &mut DescriptorEncoder<'_>, counts: &Counts) -> fmt::Result {
     let help = "Time that a change took to become durable";
-    let mut metric = encoder.encode_descriptor("commit_seconds", help, None, MetricType::Histogram)?;
+    histogram(encoder, "commit_seconds", help, counts.commit_seconds, counts.commit_buckets)
+}
+
+/// Encodes a histogram with the buckets of [`COMMIT_SECONDS`].
+fn histogram(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    seconds: f64,
+    counts: [u64; COMMIT_SECONDS.len() + 1],
+) -> fmt::Result {
+    let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Histogram)?;
     let bounds = COMMIT_SECONDS.into_iter().chain([f64::INFINITY]);
-    let buckets: Vec<(f64, u64)> = bounds.zip(counts.commit_buckets).collect();
+    let buckets: Vec<(f64, u64)> = bounds.zip(counts).collect();
     // The buckets were read one by one, so their sum is the only count consistent with them.
-    let count = counts.commit_buckets.iter().sum();
-    metric.encode_histogram::<NoLabelSet>(counts.commit_seconds, count, &buckets, None)
+    let count = counts.iter().sum();
+    metric.encode_histogram::<NoLabelSet>(seconds, count, &buckets, None)
 }
 
 /// Metrics for Prometheus, for admins without an org
@@ -192,8 +205,13 @@ pub(super) async fn metrics(
 ) -> Result<([(HeaderName, &'static str); 1], String), Problem> {
     // The counters tell about the work of every owner.
     caller.check_server_admin()?;
+    let database = http.kernel.database_meters().await;
     let mut page = String::new();
     // Writing to a String does not fail.
-    let _ = text::encode(&mut page, &http.metrics.registry);
+    let _ = text::encode_registry(&mut page, &http.metrics.registry);
+    if let Some(meters) = database {
+        let _ = text::encode_registry(&mut page, &database_metrics::registry(meters));
+    }
+    let _ = text::encode_eof(&mut page);
     Ok(([(header::CONTENT_TYPE, CONTENT_TYPE)], page))
 }

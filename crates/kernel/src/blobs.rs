@@ -1,29 +1,34 @@
-//! Blobs: the bytes of artifacts, as files named by their hash.
+//! Blobs: the bytes of artifacts, named by their hash.
 //!
 //! ```text
 //! staging/ID.part    being written              ─┐
 //! staging/HASH.ID    row may not be committed    │ left behind only by a crash, handled by the next start
-//! ab/abcdef…         complete and durable       ◀┘
+//! ab/abcdef…         complete and durable       ◀┘ in the same folder, or in an object store
 //! ```
 //!
 //! Bytes are durable before a row that refers to them is committed, and removed after the last such row is gone, so
 //! there is never a row without bytes. The lock `gate` prevents removal while a row is being committed. Equal contents
 //! are stored once.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, SeekFrom};
+use std::fs::{self, File, OpenOptions};
+use std::io;
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 use mainspring_core::ArtifactId;
 use mainspring_core::media::HEAD_BYTES;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncSeekExt, AsyncWriteExt, ReadBuf, Take};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{OwnedRwLockReadGuard, RwLock, RwLockWriteGuard};
 use tokio::task::spawn_blocking;
 
+pub use self::blob_store::{BlobBytes, BlobError, BlobStore};
+use self::folder::{Folder, folder_make, sync};
+pub use self::reader::BlobReader;
 use crate::error::Error;
+
+mod blob_store;
+mod folder;
+mod reader;
 
 /// Bytes read at a time.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -31,58 +36,12 @@ const BUFFER_BYTES: usize = 64 << 10;
 /// The size up to which a blob is compared with its hash before its first byte is returned.
 const CHECKED_AT_ONCE_BYTES: u64 = 256 << 10;
 
-/// Reader of the bytes of an artifact, or of a range of them.
-///
-/// A large blob that is read whole is hashed while it is read. If the hash differs, the reader returns an error
-/// instead of the last bytes. A range of a large blob is not checked.
-#[derive(Debug)]
-pub struct BlobReader {
-    content: Content,
-    /// The hash so far and the expected one, until they were compared.
-    comparison: Option<Box<(blake3::Hasher, String)>>,
-}
-
-#[derive(Debug)]
-enum Content {
-    Checked(Take<io::Cursor<Vec<u8>>>),
-    File(Take<tokio::fs::File>),
-}
-
-impl AsyncRead for BlobReader {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let Self { content, comparison } = self.get_mut();
-        let file = match content {
-            Content::Checked(bytes) => return Pin::new(bytes).poll_read(context, buffer),
-            Content::File(file) => file,
-        };
-        let before = buffer.filled().len();
-        if buffer.remaining() == 0 {
-            return Poll::Ready(Ok(()));
-        }
-        std::task::ready!(Pin::new(&mut *file).poll_read(context, buffer))?;
-        let read = &buffer.filled()[before..];
-        if let Some(hashes) = comparison {
-            hashes.0.update(read);
-            if file.limit() == 0 || read.is_empty() {
-                if hashes.0.finalize().to_hex().as_str() != hashes.1 {
-                    buffer.set_filled(before);
-                    return Poll::Ready(Err(hash_changed()));
-                }
-                *comparison = None;
-            }
-        }
-        Poll::Ready(Ok(()))
-    }
-}
-
-/// A folder of blobs, used by one process at a time.
+/// The blobs of a kernel, with a staging folder that one process at a time uses.
 #[derive(Debug, Clone)]
 pub struct Blobs {
+    /// The folder of `staging`.
     root: PathBuf,
+    store: Arc<dyn BlobStore>,
     gate: Arc<RwLock<()>>,
 }
 
@@ -156,7 +115,12 @@ pub struct KeptBlob {
 impl Blobs {
     /// Blobs in the folder `root`, which need not exist yet.
     pub fn new(root: &Path) -> Self {
-        Self { root: root.into(), gate: Arc::default() }
+        Self::with_store(root, Arc::new(Folder::new(root)))
+    }
+
+    /// Blobs in `store`, staged in the folder `root`, which need not exist yet.
+    pub fn with_store(root: &Path, store: Arc<dyn BlobStore>) -> Self {
+        Self { root: root.into(), store, gate: Arc::default() }
     }
 
     /// Stages all of `content`, at most `limit` bytes.
@@ -194,8 +158,10 @@ impl Blobs {
         let gate = self.gate.clone().read_owned().await;
         let marker = self.staging().join(format!("{}.{}", staged.hash, staged.id));
         let kept = KeptBlob { marker: marker.clone(), hash: staged.hash.clone(), _gate: gate };
-        let placed = self.blocking(move |blobs| blobs.place(&staged, &marker)).await;
-        placed.map(|()| kept).map_err(|error| write_error(&error))
+        let marked = self.blocking(move |blobs| blobs.mark(&marker)).await;
+        marked.map_err(|error| write_error(&error))?;
+        self.store.put(&staged.hash, staged.size, &staged.part).await?;
+        Ok(kept)
     }
 
     /// Removes the marker of kept bytes, after their row was committed.
@@ -214,12 +180,14 @@ impl Blobs {
         self.gate.write().await
     }
 
-    /// Removes the bytes of `hash`, which no row refers to.
-    pub(crate) async fn remove(&self, hash: &str) -> Result<(), Error> {
-        match tokio::fs::remove_file(self.path(hash)).await {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(write_error(&error)),
-            _ => Ok(()),
-        }
+    /// Milliseconds for which unused bytes stay after they were written.
+    pub(crate) fn removal_delay_ms(&self) -> u64 {
+        self.store.removal_delay_ms()
+    }
+
+    /// Removes the bytes of `hash`, which no row refers to. Returns false if they must stay for now.
+    pub(crate) async fn remove(&self, hash: &str) -> Result<bool, Error> {
+        Ok(self.store.remove(hash).await?)
     }
 
     /// Cleans up after an earlier process: removes incomplete files, and returns the hashes whose rows may be missing,
@@ -235,52 +203,55 @@ impl Blobs {
     }
 
     /// Opens `length` bytes of `hash`, which has `size` bytes, from offset `from`.
-    pub(crate) async fn read(&self, hash: &str, size: u64, from: u64, length: u64) -> io::Result<BlobReader> {
-        let mut file = tokio::fs::File::open(self.path(hash)).await?;
+    pub(crate) async fn read(
+        &self,
+        hash: &str,
+        size: u64,
+        from: u64,
+        length: u64,
+    ) -> Result<BlobReader, BlobError> {
         if size <= CHECKED_AT_ONCE_BYTES {
             let mut bytes = vec![];
-            file.take(CHECKED_AT_ONCE_BYTES + 1).read_to_end(&mut bytes).await?;
+            let content = self.store.open(hash, None).await?;
+            let read = content.take(CHECKED_AT_ONCE_BYTES + 1).read_to_end(&mut bytes).await;
+            read.map_err(BlobError::of_read)?;
             if blake3::hash(&bytes).to_hex().as_str() != hash {
-                return Err(hash_changed());
+                return Err(BlobError::of_read(reader::hash_changed()));
             }
-            let mut bytes = io::Cursor::new(bytes);
-            bytes.set_position(from);
-            return Ok(BlobReader { content: Content::Checked(bytes.take(length)), comparison: None });
-        }
-        if from > 0 {
-            file.seek(SeekFrom::Start(from)).await?;
+            return Ok(BlobReader::checked(bytes, from, length));
         }
         let is_whole = from == 0 && length >= size;
-        let comparison = is_whole.then(|| Box::new((blake3::Hasher::new(), hash.to_owned())));
-        Ok(BlobReader { content: Content::File(file.take(length)), comparison })
+        let range = (!is_whole).then_some((from, length));
+        let content = self.store.open(hash, range).await?;
+        Ok(BlobReader::streamed(content, length, is_whole.then_some(hash)))
     }
 
     /// Checks the bytes of `hash` and returns the problem, if any; `thorough` reads them and compares the hash.
     pub async fn check(&self, hash: &str, size: u64, thorough: bool) -> Option<String> {
-        let hash = hash.to_owned();
-        self.blocking(move |blobs| Ok(blobs.examine(&hash, size, thorough)))
-            .await
-            .unwrap_or_else(|error| Some(error.to_string()))
+        let place = self.store.place(hash);
+        match self.store.size(hash).await {
+            Err(error) => return Some(format!("{place}: {error}")),
+            Ok(found) if found != size => {
+                return Some(format!("{place} has {found} bytes instead of {size}"));
+            }
+            Ok(_) if !thorough => return None,
+            Ok(_) => {}
+        }
+        match self.hash_of(hash).await {
+            Err(error) => Some(format!("{place}: {error}")),
+            Ok(found) if found != hash => Some(format!("{place} is corrupt: its hash has changed")),
+            Ok(_) => None,
+        }
     }
 
-    fn examine(&self, hash: &str, size: u64, thorough: bool) -> Option<String> {
-        let path = self.path(hash);
-        let found = match fs::metadata(&path) {
-            Ok(found) => found.len(),
-            Err(error) => return Some(format!("{}: {error}", path.display())),
-        };
-        if found != size {
-            return Some(format!("{} has {found} bytes instead of {size}", path.display()));
-        }
-        if !thorough {
-            return None;
-        }
-        match hash_of(&path) {
-            Err(error) => Some(format!("{}: {error}", path.display())),
-            Ok(found) if found != hash => {
-                Some(format!("{} is corrupt: its hash has changed", path.display()))
-            }
-            Ok(_) => None,
+    async fn hash_of(&self, hash: &str) -> Result<String, BlobError> {
+        let mut content = self.store.open(hash, None).await?;
+        let (mut hasher, mut buffer) = (blake3::Hasher::new(), vec![0; BUFFER_BYTES]);
+        loop {
+            match content.read(&mut buffer).await.map_err(BlobError::of_read)? {
+                0 => return Ok(hasher.finalize().to_hex().to_string()),
+                read => hasher.update(&buffer[..read]),
+            };
         }
     }
 
@@ -293,18 +264,10 @@ impl Blobs {
         options.open(part)
     }
 
-    fn place(&self, staged: &StagedBlob, marker: &Path) -> io::Result<()> {
-        let path = self.path(&staged.hash);
-        let folder = path.parent().unwrap_or(&self.root);
-        // The marker is durable before the bytes are in place.
+    /// Makes a marker durable, before the bytes are in place.
+    fn mark(&self, marker: &Path) -> io::Result<()> {
         File::create(marker)?;
-        sync(&self.staging())?;
-        if folder_make(folder)? {
-            sync(&self.root)?;
-        }
-        // Replaces equal bytes too: those that are there may be damaged.
-        fs::rename(&staged.part, &path)?;
-        sync(folder)
+        sync(&self.staging())
     }
 
     fn staging_read(&self) -> io::Result<Vec<(String, PathBuf)>> {
@@ -332,10 +295,6 @@ impl Blobs {
         self.root.join("staging")
     }
 
-    fn path(&self, hash: &str) -> PathBuf {
-        self.root.join(hash.get(..2).unwrap_or("__")).join(hash)
-    }
-
     async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Self) -> io::Result<T> + Send + 'static,
@@ -350,42 +309,6 @@ pub(crate) fn is_hash(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
 }
 
-/// Makes a folder that only its owner may access; true if it did not exist.
-fn folder_make(folder: &Path) -> io::Result<bool> {
-    if folder.is_dir() {
-        return Ok(false);
-    }
-    let mut builder = DirBuilder::new();
-    builder.recursive(true);
-    #[cfg(unix)]
-    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    builder.create(folder).map(|()| true)
-}
-
-fn hash_of(path: &Path) -> io::Result<String> {
-    let (mut file, mut buffer) = (File::open(path)?, vec![0; BUFFER_BYTES]);
-    let mut hasher = blake3::Hasher::new();
-    loop {
-        match io::Read::read(&mut file, &mut buffer)? {
-            0 => return Ok(hasher.finalize().to_hex().to_string()),
-            read => hasher.update(&buffer[..read]),
-        };
-    }
-}
-
-fn hash_changed() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "the content does not match its hash: restore a backup")
-}
-
-fn sync(folder: &Path) -> io::Result<()> {
-    File::open(folder)?.sync_all()
-}
-
 fn write_error(error: &io::Error) -> Error {
-    use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
-    let text = format!("the folder of artifacts: {error}");
-    match error.kind() {
-        StorageFull | QuotaExceeded | FileTooLarge => Error::StoreFull(text),
-        _ => Error::Unavailable(text),
-    }
+    folder::write_error(error).into()
 }

@@ -31,7 +31,7 @@ use crate::parked::Parked;
 use crate::pins::Pins;
 use crate::quotas::OwnerLimits;
 use crate::scheduler::Scheduler;
-use crate::store::{Fence, LostEvents, Request, Store, StoreError};
+use crate::store::{DatabaseMeters, Fence, LostEvents, Request, Store, StoreError};
 use crate::store_health::StoreHealth;
 use crate::tasks::Tasks;
 
@@ -212,7 +212,10 @@ impl Kernel {
         let in_process = in_process_adapters(&options, &adapters);
         let scheduler = Scheduler::new(options.adapter_workers.clone(), in_process, owner_limits.clone());
         let node = options.node.unwrap_or_else(|| ids.node());
-        let blobs = options.artifacts.as_deref().map(Blobs::new);
+        let blobs = options.artifacts.as_deref().map(|folder| match &options.blob_store {
+            Some(store) => Blobs::with_store(folder, store.clone()),
+            None => Blobs::new(folder),
+        });
         let started_at = clock.now();
         let meters = Arc::new(Meters::new(started_at));
         let shared = Arc::new_cyclic(|me| Shared {
@@ -279,6 +282,10 @@ impl Kernel {
         if options.artifact_retention.is_limited() && options.artifacts.is_some() {
             let shared = Arc::downgrade(&self.shared);
             tasks.spawn(crate::retention::run(shared, clock.clone(), tasks.clone()));
+        }
+        if let Some(delay_ms) = self.shared.blobs.as_ref().map(Blobs::removal_delay_ms).filter(|ms| *ms > 0) {
+            let shared = Arc::downgrade(&self.shared);
+            tasks.spawn(crate::retention::remove_loose_blobs(shared, delay_ms, clock.clone(), tasks.clone()));
         }
         tasks.spawn(crate::indexer::index(store.clone(), clock.clone(), search_stale.clone(), tasks.clone()));
         let Options { max_workers, max_in_process_runs, .. } = *options;
@@ -401,6 +408,11 @@ impl Kernel {
     /// Counters since the process started.
     pub fn counts(&self) -> Counts {
         self.shared.meters.counts(self.shared.clock.now())
+    }
+
+    /// Reads the meters of the database server, if the database is one.
+    pub async fn database_meters(&self) -> Option<DatabaseMeters> {
+        self.shared.store.database_meters().await
     }
 
     /// Number of sessions in memory.

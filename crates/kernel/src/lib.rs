@@ -29,7 +29,7 @@ pub mod search;
 pub mod store;
 mod store_health;
 
-pub use blobs::{BlobReader, Blobs, KeptBlob, StagedBlob};
+pub use blobs::{BlobBytes, BlobError, BlobReader, BlobStore, Blobs, KeptBlob, StagedBlob};
 pub use error::Error;
 pub use kernel::{Kernel, Options};
 pub use mainspring_system::{boot_time, clock, contain, files, ids, tasks};

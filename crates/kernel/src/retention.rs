@@ -1,4 +1,4 @@
-//! Retention: removes artifacts that have expired, in the background.
+//! Retention: removes artifacts that have expired, and bytes that nothing refers to, in the background.
 
 use std::sync::Weak;
 
@@ -28,6 +28,18 @@ pub(crate) async fn run(shared: Weak<Shared>, clock: Clock, tasks: Tasks) {
         if let Err(error) = shared.artifacts_expire().await {
             tracing::warn!(%error, "cannot remove expired artifacts; trying again later");
         }
+    }
+}
+
+/// Removes the bytes of deleted artifacts from a store in which they stay for `delay_ms`, until the kernel stops.
+pub(crate) async fn remove_loose_blobs(shared: Weak<Shared>, delay_ms: u64, clock: Clock, tasks: Tasks) {
+    loop {
+        tokio::select! {
+            () = clock.sleep_for(delay_ms) => {}
+            () = tasks.stopping() => return,
+        }
+        let Some(shared) = shared.upgrade() else { return };
+        shared.loose_blobs_remove().await;
     }
 }
 

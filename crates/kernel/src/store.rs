@@ -17,6 +17,7 @@ use mainspring_core::{
 
 mod commit;
 mod data;
+mod database_meters;
 mod edge;
 mod goals;
 mod ids;
@@ -34,6 +35,7 @@ pub use commit::{
 pub use data::{
     ArtifactPage, OwnerState, StateAt, StateChangeRow, StateHistoryOf, StatePlace, StateRow, TreeState,
 };
+pub use database_meters::DatabaseMeters;
 pub use edge::{EdgeChange, EdgeRecord};
 pub use goals::GoalTypeRow;
 pub use ids::{IdPage, IdsOf};
@@ -101,6 +103,11 @@ pub trait Store: Send + Sync + 'static {
 
     /// Checks that reads are answered, and that commits are written to the place from which the next start reads.
     async fn health(&self) -> Result<(), StoreError>;
+
+    /// Reads the meters of a database server; `None` for a database that is part of this process.
+    async fn database_meters(&self) -> Option<DatabaseMeters> {
+        None
+    }
 
     /// Makes a write without effect, to find out whether commits can be written.
     async fn check_writable(&self) -> Result<(), StoreError>;

@@ -5,7 +5,7 @@
 //! ```text
 //! manifest.json            the size and hash of every other file
 //! mainspring.sqlite3       the database at one instant, without API keys
-//! artifacts/ab/abcdef…     the bytes of artifacts
+//! artifacts/ab/abcdef…     the bytes of artifacts, unless an object store keeps them
 //! audit/…                  the audit log, as far as it was synced to the disk
 //! ```
 //!
@@ -59,6 +59,9 @@ pub struct Manifest {
     pub events: u64,
     /// The cursor of the last event.
     pub last_cursor: u64,
+    /// The object store that keeps the bytes of artifacts, which are not in the backup then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub artifact_store: Option<String>,
     /// Every other file, by its path in the backup.
     pub files: BTreeMap<String, FileEntry>,
 }
@@ -83,6 +86,7 @@ impl Manifest {
             runs: summary.runs,
             events: summary.events,
             last_cursor: summary.last_cursor.0,
+            artifact_store: None,
             files,
         }
     }

@@ -36,12 +36,16 @@ pub use error::{ConfigError, Problem};
 pub use owners::{OWNER_SETTINGS, OwnerConfig, OwnerSetting};
 pub use preview::{Effect, EffectKind};
 pub use rule::Value;
-pub use settings::{Audit, Cluster, Config, Durability, OnOrphan, Retry, SETTINGS, Setting, Stdio, Titles};
+pub use settings::{
+    ArtifactStore, Audit, Cluster, Config, Durability, OnOrphan, Retry, SETTINGS, Setting, Stdio, Titles,
+};
 pub use source::{Origin, Sources, VARIABLES, Variable};
 pub use trust::{
     FolderFile, Ignored, IgnoredReason, NOT_SET_BY_FOLDERS, TrustStatus, TrustStore, TrustedFile,
 };
 
+#[cfg(feature = "s3")]
+pub(crate) use rule::artifact_store::split_bucket;
 use rule::{Input, RawValue};
 use source::{ConfigFile, Files};
 
@@ -94,7 +98,7 @@ impl Config {
         }
     }
 
-    /// Returns the folder of the artifacts' bytes within the state directory.
+    /// Returns the folder of the artifacts' bytes within the state directory. With an object store, they are prepared there.
     pub fn artifacts_dir(&self) -> PathBuf {
         self.state_dir.join("artifacts")
     }

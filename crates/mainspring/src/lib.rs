@@ -216,6 +216,7 @@
 //! ```
 
 mod agents;
+pub mod artifact_store;
 mod attention;
 pub mod backup;
 #[cfg_attr(not(feature = "postgres"), path = "no_cluster.rs")]

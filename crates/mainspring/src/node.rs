@@ -22,6 +22,7 @@ use mainspring_store::{
 };
 
 use crate::agents::{Agents, EmbedderParts, owner_rules};
+use crate::artifact_store;
 use crate::cluster::Member;
 use crate::config::{self, Config};
 use crate::memory;
@@ -59,6 +60,9 @@ pub enum NodeError {
     /// The settings of a cluster are not usable.
     #[error("{0}")]
     Cluster(String),
+    /// The object store of the configuration cannot be used.
+    #[error("{0}")]
+    ArtifactStore(String),
     /// The configuration of models is inconsistent.
     #[error(transparent)]
     Models(#[from] ModelsConfigError),
@@ -82,7 +86,7 @@ impl NodeError {
             Self::StateDir(StateDirError::Busy { .. }) => "state_dir_owned",
             Self::StateDir(StateDirError::Exposed { .. }) => "state_dir_exposed",
             Self::StateDir(_) => "state_dir_unusable",
-            Self::Models(_) | Self::Cluster(_) => "invalid_config",
+            Self::Models(_) | Self::Cluster(_) | Self::ArtifactStore(_) => "invalid_config",
             Self::Store(_) | Self::Postgres { .. } => "store_unusable",
             Self::Audit(_) => "audit_unusable",
             Self::Kernel { source, .. } => source.code(),
@@ -172,6 +176,7 @@ impl NodeBuilder {
             // Nothing renews the limit of agents.
             config.cluster.address = None;
         }
+        let blob_store = artifact_store::blob_store(&config, &clock)?;
         let ids = Ids::system();
         let definitions = Arc::new(Definitions::new(Some(config.agents_dir.clone())));
         let agents = Agents::new(&config, parts, definitions, &clock)?;
@@ -195,6 +200,7 @@ impl NodeBuilder {
         let options = Options {
             node: Some(node),
             artifacts: Some(config.artifacts_dir()),
+            blob_store,
             audit: Some(Arc::new(open_audit(&config, &clock)?)),
             execute,
             agents: agents.catalog.clone(),
@@ -354,6 +360,7 @@ fn kernel_options(config: &Config) -> Options {
         },
         node: None,
         artifacts: None,
+        blob_store: None,
         artifact_retention: config.artifacts,
         audit: None,
         agents: Arc::new(NoCatalog),

@@ -1,7 +1,7 @@
 //! The implementations of [`mainspring_kernel::store::Store`].
 //!
 //! [`SqliteStore`] and, with the feature `postgres`, `PostgresStore` are durable. [`MemoryStore`] is the reference that tests
-//! compare them with. [`StateDir`] locks a state directory for one process. Only this crate contains SQL. It contains no
+//! compare them with. With the feature `s3`, `S3Blobs` keeps the bytes of artifacts in an object store. [`StateDir`] locks a state directory for one process. Only this crate contains SQL. It contains no
 //! rules: it stores the rows that the rules of `core` produce.
 
 mod copy;
@@ -11,6 +11,8 @@ mod order;
 mod payload;
 #[cfg(feature = "postgres")]
 mod postgres;
+#[cfg(feature = "s3")]
+mod s3;
 mod sqlite;
 mod state_dir;
 
@@ -19,8 +21,11 @@ pub use fault::Fault;
 pub use memory::MemoryStore;
 #[cfg(feature = "postgres")]
 pub use postgres::{
-    HomeServer, Homes, PostgresError, PostgresOptions, PostgresStore, Seat, ServerSeen, ServersSeen, Standby,
+    FeedHolder, HomeServer, Homes, PostgresCheck, PostgresError, PostgresOptions, PostgresStore, Seat,
+    ServerRow, ServerSeen, ServersSeen, Standby,
 };
+#[cfg(feature = "s3")]
+pub use s3::{CredentialsError, S3Blobs, S3Credentials, S3Options};
 pub use sqlite::{
     ChecksumReport, CopySummary, Durability, OMI_DATABASE, OmiArtifact, OmiError, OmiNote, OmiOffer,
     OmiOptions, OmiReport, OmiSource, OpenError, Repaired, RestoredCursors, SCHEMA_VERSION, SqliteCheck,

@@ -13,7 +13,7 @@ use tokio::io::AsyncRead;
 use super::runs::{check_size, json_size};
 use super::{Caller, Kernel, Shared};
 use crate::actor::Command;
-use crate::blobs::{BlobReader, Blobs, StagedBlob};
+use crate::blobs::{BlobError, BlobReader, Blobs, StagedBlob};
 use crate::error::{CreateError, Error};
 use crate::store::{ArtifactPage, Request, SessionRef, Unique};
 
@@ -274,7 +274,10 @@ impl Shared {
         let left = size.saturating_sub(from);
         let length = length.map_or(left, |length| length.min(left));
         let read = self.blobs()?.read(hash, size, from, length).await;
-        read.map_err(|error| Error::Corrupt(format!("the bytes of {id}: {error}")))
+        read.map_err(|error| match error {
+            BlobError::Unavailable(text) => Error::Unavailable(format!("the bytes of {id}: {text}")),
+            error => Error::Corrupt(format!("the bytes of {id}: {error}")),
+        })
     }
 
     /// Writes `content` durably, and makes the artifact of `owner` for it. The artifact is not stored yet.
@@ -332,8 +335,8 @@ impl Shared {
                 blobs.done(kept).await;
             } else {
                 let (hash, marker) = Blobs::give_up(kept);
-                // After an error the marker stays, and the next start retries.
-                if me.blob_remove_unused(&hash).await.is_ok() {
+                // Unless the bytes are gone the marker stays, and the next start retries.
+                if matches!(me.blob_remove_unused(&hash).await, Ok(true)) {
                     blobs.marker_remove(&marker).await;
                 }
             }
@@ -342,30 +345,41 @@ impl Shared {
         kept.await.unwrap_or_else(|_| Err(Error::ShuttingDown.into()))
     }
 
-    /// Removes the bytes of `hash` if no artifact uses them.
-    async fn blob_remove_unused(&self, hash: &str) -> Result<(), Error> {
+    /// Removes the bytes of `hash` if no artifact uses them. Returns false if unused bytes must stay for now.
+    async fn blob_remove_unused(&self, hash: &str) -> Result<bool, Error> {
         let blobs = self.blobs()?;
         let _exclusive = blobs.block_commits().await;
-        if !self.store.blob_is_used(hash).await? {
-            blobs.remove(hash).await?;
+        if self.store.blob_is_used(hash).await? {
+            return Ok(true);
+        }
+        let is_removed = blobs.remove(hash).await?;
+        if is_removed {
             self.store.blob_forget(hash).await?;
         }
-        Ok(())
+        Ok(is_removed)
     }
 
-    /// Removes the bytes of deleted artifacts that no other artifact uses. Bytes that cannot be removed are retried later.
+    /// Removes the bytes of deleted artifacts that no other artifact uses, unless they stay for some time. Bytes that cannot
+    /// be removed are retried later.
     pub(crate) async fn blobs_collect(&self) {
-        if self.blobs.is_none() {
-            return;
+        if self.blobs.as_ref().is_some_and(|blobs| blobs.removal_delay_ms() == 0) {
+            self.loose_blobs_remove().await;
         }
+    }
+
+    /// Removes the bytes of deleted artifacts that no other artifact uses and that need not stay.
+    pub(crate) async fn loose_blobs_remove(&self) {
         let collect = async {
+            // Those that must stay for now.
+            let mut young = 0;
             loop {
-                let loose = self.store.blob_loose(100).await?;
-                if loose.is_empty() || self.tasks.is_stopping() {
+                let loose = self.store.blob_loose(young + 100).await?;
+                if loose.len() <= young || self.tasks.is_stopping() {
                     return Ok::<_, Error>(());
                 }
+                young = 0;
                 for hash in loose {
-                    self.blob_remove_unused(&hash).await?;
+                    young += usize::from(!self.blob_remove_unused(&hash).await?);
                 }
             }
         };
@@ -378,8 +392,15 @@ impl Shared {
     pub(super) async fn blobs_recover(&self) -> Result<(), Error> {
         let Some(blobs) = &self.blobs else { return Ok(()) };
         for (hash, marker) in blobs.recover().await? {
-            self.blob_remove_unused(&hash).await?;
-            blobs.marker_remove(&marker).await;
+            match self.blob_remove_unused(&hash).await {
+                Ok(true) => blobs.marker_remove(&marker).await,
+                Ok(false) => {}
+                // A start does not wait for an object store.
+                Err(error) if self.options.blob_store.is_some() => {
+                    tracing::warn!(%error, "cannot remove bytes that an earlier process has left");
+                }
+                Err(error) => return Err(error),
+            }
         }
         self.blobs_collect().await;
         Ok(())

@@ -10,6 +10,7 @@ use mainspring_core::{ArtifactRetention, Fallback, GoalType, Limits, NodeId, Own
 use super::homes::Homes;
 use crate::agents::{Catalog, NoCatalog};
 use crate::audit::Audit;
+use crate::blobs::BlobStore;
 use crate::policy::ServerRules;
 
 /// Settings of a kernel.
@@ -50,6 +51,8 @@ pub struct Options {
     pub node: Option<NodeId>,
     /// Folder for the bytes of artifacts, used by this kernel alone. Without one, artifacts are refused.
     pub artifacts: Option<PathBuf>,
+    /// Where the bytes of artifacts are kept instead, with `artifacts` as the folder in which they are prepared.
+    pub blob_store: Option<Arc<dyn BlobStore>>,
     /// How long artifacts are kept, and how much of them.
     pub artifact_retention: ArtifactRetention,
     /// The audit log; `None` to keep none.
@@ -94,6 +97,7 @@ impl Default for Options {
             on_orphan: OnOrphan::Leave,
             node: None,
             artifacts: None,
+            blob_store: None,
             artifact_retention: ArtifactRetention::default(),
             audit: None,
             agents: Arc::new(NoCatalog),

@@ -66,7 +66,8 @@ fn collect(config: &Config, draft: &Path, now: Time) -> Result<Manifest, BackupE
     };
     copy_audit(config, draft, &mut files)?;
     let entry = hash_file(&database).map_err(BackupError::io(&database))?;
-    let manifest = finish(&database, draft, summary, now, files, entry)?;
+    let mut manifest = finish(&database, draft, summary, now, files, entry)?;
+    manifest.artifact_store.clone_from(&config.artifact_store.url);
     let path = draft.join(MANIFEST);
     let text = serde_json::to_vec_pretty(&manifest).unwrap_or_default();
     file_write(&path, &mut &text[..]).map_err(BackupError::io(&path))?;
@@ -110,13 +111,17 @@ fn hashes(view: &SqliteView) -> Result<BTreeMap<String, String>, BackupError> {
     }
 }
 
-/// Copies the contents of artifacts that are not in `files` yet, and compares them with their hashes.
+/// Copies the contents of artifacts that are not in `files` yet, and compares them with their hashes. Those in an object
+/// store stay there.
 fn copy_blobs(
     config: &Config,
     view: &SqliteView,
     draft: &Path,
     files: &mut BTreeMap<String, FileEntry>,
 ) -> Result<(), BackupError> {
+    if config.artifact_store.url.is_some() {
+        return Ok(());
+    }
     for (path, hash) in hashes(view)? {
         if files.contains_key(&path) {
             continue;

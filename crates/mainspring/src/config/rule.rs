@@ -3,6 +3,7 @@
 //! Variables and flags are untyped text. Values in the file have a type, and a wrong type is refused, so that a file
 //! means what it looks like.
 
+pub(in super::super) mod artifact_store;
 pub(super) mod serving;
 pub(super) mod store;
 

@@ -18,6 +18,7 @@ use mainspring_kernel::policy;
 
 use super::adapters::{ADAPTER_SETTINGS, AdapterConfig, AdapterSetting, WORKER_COUNT_RANGE};
 use super::owners::{self, OwnerConfig, OwnerSetting};
+use super::rule::artifact_store::{bucket_url, region};
 use super::rule::serving::{audience, claim, client_id, optional_path, origins};
 use super::rule::store::{folder_roots, listen_url, server_name, store_url};
 use super::rule::{
@@ -312,6 +313,19 @@ settings! {
         /// Bytes of the artifacts of one owner above which its oldest ones are removed; 0 for no limit.
         keep_bytes, number(0, 1 << 50), 0;
     }
+    /// An object store for the bytes of artifacts.
+    artifact_store: ArtifactStore {
+        /// Bucket of an object store for the bytes of artifacts, such as `s3://bucket/prefix`; empty for the state directory.
+        url, bucket_url(), None;
+        /// Address of a server with the API of S3, such as `https://minio.example.com`; that of AWS if empty.
+        endpoint, url(), None;
+        /// Region of the bucket; that of the environment (`AWS_REGION`) if empty.
+        region, region(), None;
+        /// File with credentials, as `aws configure` writes it; its section `[default]` is used. The environment (`AWS_ACCESS_KEY_ID`, …) if empty.
+        credentials_file, optional_path(), None;
+        /// Whether `artifact_store.endpoint` may be one of another machine without TLS.
+        allow_http, switch(), false;
+    }
     /// Several servers on one PostgreSQL.
     cluster: Cluster {
         /// Address at which the other servers of a cluster reach this one, such as `https://a.example.com:7433`; empty for a server on its own.
@@ -362,6 +376,21 @@ pub struct Audit {
 
 impl Keywords for OnAuditFailure {
     const ALL: &'static [(&'static str, Self)] = &[("refuse", Self::Refuse), ("report", Self::Report)];
+}
+
+/// An object store for the bytes of artifacts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ArtifactStore {
+    /// The bucket and the beginning of the names of objects: `s3://bucket/prefix`; `None` for the state directory.
+    pub url: Option<String>,
+    /// The address of a server with the API of S3; that of AWS if `None`.
+    pub endpoint: Option<String>,
+    /// The region of the bucket; that of the environment if `None`.
+    pub region: Option<String>,
+    /// The file with credentials; those of the environment if `None`.
+    pub credentials_file: Option<PathBuf>,
+    /// Allows an endpoint of another machine without TLS.
+    pub allow_http: bool,
 }
 
 /// Several servers on one PostgreSQL.

@@ -119,6 +119,13 @@ fn the_defaults_are_as_documented() {
                 on_failure: mainspring_kernel::audit::OnAuditFailure::Refuse
             },
             artifacts: mainspring_core::ArtifactRetention { keep_days: 0, keep_bytes: 0 },
+            artifact_store: ArtifactStore {
+                url: None,
+                endpoint: None,
+                region: None,
+                credentials_file: None,
+                allow_http: false
+            },
             cluster: Cluster {
                 address: None,
                 name: None,

@@ -22,7 +22,19 @@ use super::source::{FILE_NAME, Origin, Sources, serialize_lossy, user_folder};
 
 /// The settings that the file of a folder cannot set, even if it is trusted: they decide which data and which server
 /// the user works with, and which program supervises the processes.
-pub const NOT_SET_BY_FOLDERS: [&str; 6] = ["state_dir", "store", "guard", "memory_command", "url", "tls_ca"];
+pub const NOT_SET_BY_FOLDERS: [&str; 11] = [
+    "state_dir",
+    "store",
+    "guard",
+    "memory_command",
+    "url",
+    "tls_ca",
+    "artifact_store.url",
+    "artifact_store.endpoint",
+    "artifact_store.region",
+    "artifact_store.credentials_file",
+    "artifact_store.allow_http",
+];
 
 /// The largest file of a folder that is read.
 const MAX_FILE_BYTES: u64 = 1 << 20;

@@ -14,10 +14,10 @@ use mainspring_core::{
 use mainspring_kernel::board::LiveStatus;
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
-    AgentRow, ArtifactPage, Chunk, Commit, DelegationsOf, EdgeChange, EdgeRecord, Fence, FoundMessages,
-    GoalTypeRow, GrantPage, IdPage, InboxItem, KeyPage, KeyRef, Loaded, LostEvents, OwnerState, OwnerUsage,
-    PlacedMessage, Request, RunPage, SessionLine, SessionPage, SessionRef, StateAt, StateHistoryOf, Store,
-    StoreError, TreeRow, TreeState, Unfinished, WebhookChange,
+    AgentRow, ArtifactPage, Chunk, Commit, DatabaseMeters, DelegationsOf, EdgeChange, EdgeRecord, Fence,
+    FoundMessages, GoalTypeRow, GrantPage, IdPage, InboxItem, KeyPage, KeyRef, Loaded, LostEvents,
+    OwnerState, OwnerUsage, PlacedMessage, Request, RunPage, SessionLine, SessionPage, SessionRef, StateAt,
+    StateHistoryOf, Store, StoreError, TreeRow, TreeState, Unfinished, WebhookChange,
 };
 
 use super::read::{access, events, ids, records, runs, search, sessions, state, tree, tree_state};
@@ -141,6 +141,10 @@ impl Store for PostgresStore {
         reader.rows("SELECT 1", &[]).await?;
         reader.done();
         Ok(())
+    }
+
+    async fn database_meters(&self) -> Option<DatabaseMeters> {
+        Some(self.meters().await)
     }
 
     async fn check_writable(&self) -> Result<(), StoreError> {

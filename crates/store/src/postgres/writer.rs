@@ -29,6 +29,7 @@ use tokio_postgres::{Client, Error};
 use super::batch::statements;
 use super::connect::Connector;
 use super::error::{describe, is_refusal, write_error};
+use super::meters::{self, BatchMeters};
 use super::rows::{Op, chunk_op, ops};
 use super::tables::{Statement, Table};
 use super::values::{get_id, get_u64, typed};
@@ -44,6 +45,9 @@ const ATTEMPTS: usize = 3;
 const LOOKUP_WAIT_MS: u64 = 20;
 /// Looks at a transaction whose outcome is unknown.
 const LOOKUPS: usize = 100;
+
+/// The first number of the locks of new ids: the bytes of "msid". Locks of two numbers are apart from those of one.
+const ID_LOCKS: i32 = 0x6d73_6964;
 
 /// State that the writers share with the store.
 #[derive(Debug, Default)]
@@ -71,6 +75,8 @@ pub(super) struct Shared {
     pub(super) idle_limit_ms: std::sync::atomic::AtomicU64,
     /// The time since the machine's start until which this server may act; 0 if nothing limits it.
     pub(super) acts_until_ms: std::sync::atomic::AtomicU64,
+    /// Counts the transactions of writers.
+    pub(super) batches: BatchMeters,
 }
 
 impl Shared {
@@ -207,6 +213,38 @@ enum BatchError {
     Unknown(String),
 }
 
+/// Why the sessions of a batch were not locked. Nothing was written.
+enum LockError {
+    /// The database refused, or the connection broke.
+    Failed(Error),
+    /// The database has answered something that cannot be.
+    Corrupt(StoreError),
+}
+
+impl From<Error> for LockError {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// Parses a transaction id. A wrong one would make cursors that exist already.
+fn parse_xid(text: &str) -> Result<u64, LockError> {
+    let damaged =
+        || LockError::Corrupt(StoreError::Corrupt(format!("PostgreSQL has no transaction id {text:?}")));
+    text.parse().ok().filter(|xid| *xid > 0).ok_or_else(damaged)
+}
+
+/// The statement that makes transactions which assert the same new id wait for each other, so that the second one finds
+/// the id used. Ids share a few locks: an import asserts many, and the database has room for some thousand.
+fn claim_ids(new: &[Vec<u8>]) -> Option<String> {
+    let locks: std::collections::BTreeSet<u8> = new.iter().filter_map(|id| id.last().copied()).collect();
+    let each: Vec<String> = locks.iter().map(|lock| format!("({lock})")).collect();
+    // In the same order in each transaction, and after the leases: no two wait for each other.
+    (!each.is_empty()).then(|| {
+        format!("SELECT pg_advisory_xact_lock({ID_LOCKS}, n) FROM (VALUES {}) AS u(n)", each.join(", "))
+    })
+}
+
 /// A transaction that holds the locks of its sessions.
 struct Locked {
     xid: u64,
@@ -323,9 +361,11 @@ impl Writer {
                 }
             };
             let group = Group { connector: &self.connector, shared: &self.shared, client: &client };
+            let started = meters::start();
             let written = group.write(commits, fault == Some(Fault::CommitFails)).await;
             match written {
                 Ok(results) => {
+                    self.shared.batches.add(commits.len(), started);
                     self.client = Some(client);
                     return Ok(results);
                 }
@@ -355,7 +395,10 @@ impl Writer {
         self.shared.check_writable()?;
         let client = self.client().await.map_err(|error| write_error(&error))?;
         let group = Group { connector: &self.connector, shared: &self.shared, client: &client };
-        group.chunks_write(chunks).await.map_err(|error| write_error(&error))?;
+        group.chunks_write(chunks).await.map_err(|error| match error {
+            LockError::Failed(error) => write_error(&error),
+            LockError::Corrupt(error) => error,
+        })?;
         self.client = Some(client);
         Ok(())
     }
@@ -375,9 +418,13 @@ impl Group<'_> {
         is_undone: bool,
     ) -> Result<Vec<Result<Vec<Cursor>, StoreError>>, BatchError> {
         let fences: Vec<Fence> = commits.iter().map(|commit| commit.fence).collect();
-        let (locked, used) = match self.lock(&fences, commits).await {
+        let (locked, mut used) = match self.lock(&fences, commits).await {
             Ok(locked) => locked,
-            Err(error) => return Err(self.failed(&error)),
+            Err(LockError::Failed(error)) => return Err(BatchError::Broken(describe(&error))),
+            Err(LockError::Corrupt(error)) => {
+                self.rollback().await?;
+                return Err(BatchError::Refused(error));
+            }
         };
         let Some(locked) = locked else {
             self.rollback().await?;
@@ -390,12 +437,17 @@ impl Group<'_> {
                 results.push(Err(StoreError::Fenced));
                 continue;
             }
-            if commit.rows.iter().any(|row| matches!(row, Row::NewId(new) if used.contains(&new_id(*new)))) {
+            let new = new_ids(commit);
+            if new.iter().any(|id| used.contains(id)) {
                 results.push(Err(StoreError::Conflict(Unique::Id)));
                 continue;
             }
             match ops(commit, before) {
-                Ok(ops) => written.push(ops),
+                Ok(ops) => {
+                    written.push(ops);
+                    // Another commit of this batch may assert the same id.
+                    used.extend(new);
+                }
                 Err(error) => {
                     results.push(Err(error));
                     continue;
@@ -423,26 +475,29 @@ impl Group<'_> {
         &self,
         fences: &[Fence],
         commits: &[Arc<Commit>],
-    ) -> Result<(Option<Locked>, Vec<[u8; 16]>), Error> {
+    ) -> Result<(Option<Locked>, Vec<[u8; 16]>), LockError> {
         let sessions: Vec<Vec<u8>> = fences.iter().map(|fence| fence.session.as_bytes().to_vec()).collect();
         let lock =
             "SELECT session_id, epoch, pg_current_xact_id()::text FROM leases WHERE session_id = ANY ($1)
                     ORDER BY session_id FOR UPDATE";
-        let new = |row: &Row| match row {
-            Row::NewId(new) => Some(new_id(*new).to_vec()),
-            _ => None,
-        };
-        let new: Vec<Vec<u8>> = commits.iter().flat_map(|commit| &commit.rows).filter_map(new).collect();
+        let new: Vec<Vec<u8>> =
+            commits.iter().flat_map(|commit| new_ids(commit)).map(|id| id.to_vec()).collect();
         let used = "SELECT session_id FROM sessions WHERE session_id = ANY ($1) UNION ALL
                     SELECT run_id FROM runs WHERE run_id = ANY ($1) UNION ALL
                     SELECT message_id FROM messages WHERE message_id = ANY ($1) UNION ALL
                     SELECT artifact_id FROM artifacts WHERE artifact_id = ANY ($1)";
         let (lock_params, used_params) = (typed(&[&sessions]), typed(&[&new]));
-        let begin = self.shared.begin();
+        let (begin, claim) = (self.shared.begin(), claim_ids(&new));
         // The first poll sends the statements in this order.
-        let (begun, rows, used) = tokio::join!(
+        let (begun, rows, claimed, used) = tokio::join!(
             self.client.batch_execute(&begin),
             self.client.query_typed(lock, &lock_params),
+            async {
+                match &claim {
+                    None => Ok(()),
+                    Some(claim) => self.client.batch_execute(claim).await,
+                }
+            },
             async {
                 match new.is_empty() {
                     true => Ok(vec![]),
@@ -451,11 +506,11 @@ impl Group<'_> {
             },
         );
         begun?;
+        claimed?;
         let (rows, used) = (rows?, used?);
         let mut locked: Option<Locked> = None;
         for row in &rows {
-            let xid: &str = row.try_get(2)?;
-            let xid = xid.parse().unwrap_or(0);
+            let xid = parse_xid(row.try_get(2)?)?;
             let locked = locked.get_or_insert_with(|| Locked { xid, epochs: HashMap::new() });
             if let (Ok(session), Ok(epoch)) = (get_id(row, 0), get_u64(row, 1)) {
                 locked.epochs.insert(SessionId::from_bytes(session), epoch);
@@ -517,11 +572,6 @@ impl Group<'_> {
         self.client.batch_execute("ROLLBACK").await.map_err(|error| BatchError::Broken(describe(&error)))
     }
 
-    /// An error before anything was written.
-    fn failed(&self, error: &Error) -> BatchError {
-        BatchError::Broken(describe(error))
-    }
-
     /// Remembers that streamed text is in messages now.
     fn note_dropped(&self, commits: &[Arc<Commit>], results: &[Result<Vec<Cursor>, StoreError>]) {
         let mut dropped = self.shared.dropped.lock();
@@ -536,7 +586,7 @@ impl Group<'_> {
         }
     }
 
-    async fn chunks_write(&self, chunks: &[Chunk]) -> Result<(), Error> {
+    async fn chunks_write(&self, chunks: &[Chunk]) -> Result<(), LockError> {
         let fences: Vec<Fence> = chunks.iter().map(|chunk| chunk.fence).collect();
         let (locked, _) = self.lock(&fences, &[]).await?;
         let epochs = locked.map(|locked| locked.epochs).unwrap_or_default();
@@ -553,17 +603,20 @@ impl Group<'_> {
             let params: Vec<_> = statement.columns.iter().map(super::values::Column::param).collect();
             self.client.execute_typed(statement.sql, &typed(&params)).await?;
         }
-        self.client.batch_execute("COMMIT").await
+        Ok(self.client.batch_execute("COMMIT").await?)
     }
 }
 
-fn new_id(new: NewId) -> [u8; 16] {
-    match new {
-        NewId::Session(id) => *id.as_bytes(),
-        NewId::Run(id) => *id.as_bytes(),
-        NewId::Message(id) => *id.as_bytes(),
-        NewId::Artifact(id) => *id.as_bytes(),
-    }
+/// The ids that a commit asserts to be new.
+fn new_ids(commit: &Commit) -> Vec<[u8; 16]> {
+    let new_id = |row: &Row| match row {
+        Row::NewId(NewId::Session(id)) => Some(*id.as_bytes()),
+        Row::NewId(NewId::Run(id)) => Some(*id.as_bytes()),
+        Row::NewId(NewId::Message(id)) => Some(*id.as_bytes()),
+        Row::NewId(NewId::Artifact(id)) => Some(*id.as_bytes()),
+        _ => None,
+    };
+    commit.rows.iter().filter_map(new_id).collect()
 }
 
 /// Waits before the next look at the database.
@@ -592,4 +645,18 @@ async fn in_order<F: Future<Output = Result<(), Error>> + Unpin>(futures: Vec<F>
     })
     .await;
     errors.into_iter().flatten().next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_transaction_id_that_is_no_number_is_corruption() {
+        assert_eq!(parse_xid("4711").ok(), Some(4711));
+        for text in ["", "0", "-1", "4711x", "99999999999999999999"] {
+            let refused = matches!(parse_xid(text), Err(LockError::Corrupt(StoreError::Corrupt(_))));
+            assert!(refused, "{text:?}");
+        }
+    }
 }

@@ -34,7 +34,7 @@ static CLUSTER: LazyLock<Cluster> = LazyLock::new(start);
 static DATABASES: AtomicUsize = AtomicUsize::new(0);
 
 /// The newest installed version.
-fn bin() -> PathBuf {
+pub(crate) fn bin() -> PathBuf {
     let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let mut bins: Vec<PathBuf> = versions.map(|version| version.path().join("bin")).collect();
     bins.sort();
@@ -48,7 +48,7 @@ fn start() -> Cluster {
 }
 
 /// Starts a script that prints its folder once it is ready. It ends when its input does.
-fn run_script(script: &str, argument: &std::ffi::OsStr) -> (String, std::process::Child) {
+pub(crate) fn run_script(script: &str, argument: &std::ffi::OsStr) -> (String, std::process::Child) {
     // Neither program runs as root.
     let is_root = std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0);
     let mut command = Command::new(if is_root { "setpriv" } else { "sh" });
