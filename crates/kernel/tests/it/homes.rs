@@ -162,22 +162,19 @@ async fn readers_of_all_sessions_see_those_of_other_servers() {
     let mut board = a.kernel.live_feed(&a.me);
     let mut heard = a.standby.heard();
     heard.borrow_and_update();
-    let run = b.prompt("b", "sleep 60m").await.unwrap();
-    b.reaches(run.id, RunStatus::Running).await;
-    // The other server has told that it has written.
-    with_timeout(heard.changed()).await.unwrap();
+    assert!(matches!(with_timeout(events.next()).await, Ok(OwnerItem::CaughtUp(_))));
     let is_started =
         |item: &OwnerItem| matches!(item, OwnerItem::Event(event) if event.body.kind() == "run.running");
-    let read = async {
-        loop {
-            a.kernel.homes_poll().await.unwrap();
-            tokio::select! {
-                item = events.next() => if is_started(&item.unwrap()) { return },
-                () = tokio::task::yield_now() => {}
-            }
-        }
+    let read = async { while !is_started(&events.next().await.unwrap()) {} };
+    let write = async {
+        let run = b.prompt("b", "sleep 60m").await.unwrap();
+        b.reaches(run.id, RunStatus::Running).await;
+        // The other server has told that it has written.
+        heard.changed().await.unwrap();
+        a.kernel.homes_poll().await.unwrap();
+        run
     };
-    with_timeout(read).await;
+    let ((), run) = with_timeout(async { tokio::join!(read, write) }).await;
     a.kernel.homes_show().await.unwrap();
     match with_timeout(board.next()).await.unwrap() {
         LiveChange::Opened(session) => {

@@ -50,10 +50,15 @@ pub(super) async fn announce(connector: Connector, shared: Arc<Shared>, node: No
     }
 }
 
-/// Counts the notices of other servers in `heard`, until nobody reads it.
-pub(super) async fn listen(connector: Connector, node: NodeId, heard: watch::Sender<u64>) {
+/// Counts the notices of other servers in `heard`, until this one may not write any more.
+pub(super) async fn listen(
+    connector: Connector,
+    shared: Arc<Shared>,
+    node: NodeId,
+    heard: watch::Sender<u64>,
+) {
     let own = node.to_string();
-    while !heard.is_closed() {
+    while !shared.lost.load(Ordering::Acquire) {
         match connector.listen(CHANNEL).await {
             Ok((_client, mut notices)) => {
                 // Some may have been missed.

@@ -127,8 +127,8 @@ impl Standby {
         let (connector, homes) = (self.connector.clone(), self.homes.clone());
         self.connector.spawn(Beacon { connector, shared, seat, homes, client, renewal_at_ms: 0 }.keep());
         let (connector, shared, node) = (self.connector.clone(), Arc::clone(&self.shared), self.seat.node);
-        self.connector.spawn(notices::announce(connector, shared, node));
-        self.connector.spawn(notices::listen(self.listener.clone(), node, self.heard.clone()));
+        self.connector.spawn(notices::announce(connector, Arc::clone(&shared), node));
+        self.connector.spawn(notices::listen(self.listener.clone(), shared, node, self.heard.clone()));
         PostgresStore::assemble(&self.connector, &self.shared, self.options, Arc::clone(&self.threads))
     }
 
