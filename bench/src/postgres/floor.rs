@@ -119,7 +119,8 @@ impl Floor {
         let transaction = |events: Vec<&Row>| {
             let mut sessions: Vec<Vec<u8>> = events.iter().map(|event| event.get(2)).collect();
             let mut named: Vec<Vec<u8>> = events.iter().filter_map(|event| event.get(3)).collect();
-            (sessions.dedup(), named.dedup());
+            sessions.dedup();
+            named.dedup();
             let runs: Vec<&Row> = named.iter().map(|run| &runs[run_at[run]]).collect();
             let attempts: Vec<&Row> = named.iter().map(|run| &attempts[attempt_at[run]]).collect();
             let statements =
@@ -169,5 +170,7 @@ async fn write(client: &Client, transaction: &Transaction) {
         client.execute_typed(events, &params[2]),
         client.batch_execute("COMMIT"),
     );
-    (runs.unwrap(), attempts.unwrap(), events.unwrap(), ended.unwrap());
+    for written in [runs, attempts, events, ended] {
+        written.unwrap();
+    }
 }

@@ -174,7 +174,7 @@ async fn readers_of_all_sessions_see_those_of_other_servers() {
         a.kernel.homes_poll().await.unwrap();
         run
     };
-    let ((), run) = with_timeout(async { tokio::join!(read, write) }).await;
+    let ((), run) = Box::pin(with_timeout(async { tokio::join!(read, write) })).await;
     a.kernel.homes_show().await.unwrap();
     match with_timeout(board.next()).await.unwrap() {
         LiveChange::Opened(session) => {

@@ -67,7 +67,7 @@ pub(super) async fn follow(member: Arc<Member>, kernel: Kernel) {
             match kernel.homes_recover().await {
                 Ok(()) => recovered = lost_homes,
                 Err(error) => {
-                    tracing::warn!(%error, "sessions without a home were not recovered; trying again")
+                    tracing::warn!(%error, "sessions without a home were not recovered; trying again");
                 }
             }
         }

@@ -43,7 +43,7 @@ pub(super) async fn announce(connector: Connector, shared: Arc<Shared>, node: No
         match announced.await {
             Ok(open) => client = Some(open),
             Err(error) => {
-                tracing::debug!(error = %describe(&error), "a notice to the other servers was not sent")
+                tracing::debug!(error = %describe(&error), "a notice to the other servers was not sent");
             }
         }
         pause(INTERVAL_MS).await;
@@ -70,7 +70,7 @@ pub(super) async fn listen(
                 }
             }
             Err(error) => {
-                tracing::debug!(error = %describe(&error), "notices of the other servers are not heard")
+                tracing::debug!(error = %describe(&error), "notices of the other servers are not heard");
             }
         }
         pause(RECONNECT_MS).await;
