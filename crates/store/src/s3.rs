@@ -153,7 +153,7 @@ impl S3Blobs {
         let chunk = usize::try_from(part_bytes).unwrap_or(usize::MAX);
         let mut parts = WriteMultipart::new_with_chunk_size(upload, chunk);
         let sent = self.send_parts(hash, &mut parts, file).await;
-        let ended = match sent {
+        match sent {
             Ok(()) => parts.finish().await.map(drop).map_err(|error| self.error(&error)),
             Err(error) => {
                 if let Err(left) = parts.abort().await {
@@ -161,8 +161,7 @@ impl S3Blobs {
                 }
                 Err(error)
             }
-        };
-        ended
+        }
     }
 
     async fn send_parts(
