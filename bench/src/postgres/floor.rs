@@ -170,7 +170,8 @@ async fn write(client: &Client, transaction: &Transaction) {
         client.execute_typed(events, &params[2]),
         client.batch_execute("COMMIT"),
     );
-    for written in [runs, attempts, events, ended] {
+    for written in [runs, attempts, events] {
         written.unwrap();
     }
+    ended.unwrap();
 }

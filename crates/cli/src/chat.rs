@@ -104,7 +104,7 @@ impl Chat {
             last_run: None,
             chat: self,
         };
-        let turn = conversation.run().await?;
+        let turn = Box::pin(conversation.run()).await?;
         conversation.print_resume_hint()?;
         Ok(turn)
     }

@@ -121,7 +121,7 @@ impl Prompt {
             let names = (session.as_deref(), regenerate.as_deref(), after.as_deref());
             find_names(&mut connection, &mut prompt, names).await?;
             choose_agent(context, &mut connection, &mut prompt).await?;
-            send(context, &mut connection, prompt, &files).await
+            Box::pin(send(context, &mut connection, prompt, &files)).await
         };
         let exit = Box::pin(exit).await;
         connection.close().await.and(exit)
@@ -323,7 +323,7 @@ async fn send_with_files(
     files: &[attach::Attachment],
 ) -> Result<Exit, CliError> {
     let mut connection = context.connect(Purpose::Execute).await?;
-    let exit = send(context, &mut connection, prompt, files).await;
+    let exit = Box::pin(send(context, &mut connection, prompt, files)).await;
     connection.close().await.and(exit)
 }
 
