@@ -8,7 +8,7 @@
 //! Invariant: a commit returns after its transaction has ended, and every read that starts later sees it.
 
 use std::collections::HashSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -31,13 +31,9 @@ use tokio::sync::oneshot;
 
 use self::apply::Prepared;
 use self::checker::Checker;
-use self::checkpointer::{Checkpointer, Passes, Plan};
-use self::event_blocks::EventBlocks;
-use self::failure_log::FailureLog;
-use self::files::Files;
+use self::checkpointer::Checkpointer;
 use self::readers::Readers;
-use self::wal::{FrameCounts, WalIndex};
-use self::writer::{Answer, ChunkJob, IndexJob, Job, LEASE_BITS, Shared, Writer};
+use self::writer::{Answer, ChunkJob, IndexJob, Job, Shared};
 use crate::Fault;
 
 mod agents;
@@ -73,6 +69,7 @@ mod read;
 mod readers;
 mod repair;
 mod search;
+mod start;
 mod state;
 mod state_history;
 mod steps;
@@ -117,45 +114,6 @@ pub struct SqliteStore {
 }
 
 impl SqliteStore {
-    /// Opens the database at `path`, or creates it. On an error, an existing file is unchanged.
-    pub fn open(path: &Path, options: SqliteOptions, now: Time) -> Result<Self, OpenError> {
-        let open::Opened { connection, check_due } = open::open_writer(path, &options, now)?;
-        let fail = |error| open::failed(path, error);
-        let io = |error: std::io::Error| OpenError::Io { path: path.into(), source: error.into() };
-        let pragmas = open::pragmas(&connection).map_err(fail)?;
-        let readers =
-            (0..options.readers.max(1)).map(|_| open::open_reader(path)).collect::<Result<_, _>>()?;
-        // Before the boot is recorded: meanwhile the first reader parses the schema.
-        let readers = Some(Readers::start(readers, readers::IDLE).map_err(io)?);
-        let (boot, seq) = boot::boot(path, &connection, check_due, now).map_err(fail)?;
-        let shared = Arc::new(Shared::new(Files::of(path).map_err(io)?));
-        let wal_index = WalIndex::open(path).map_err(io)?;
-        let passes = Arc::<Passes>::default();
-        let checkpointer = Checkpointer::start(path, options.durability, &passes, &shared).map_err(io)?;
-        let writer = Writer {
-            shared: Arc::clone(&shared),
-            connection,
-            wal_index,
-            frames: FrameCounts::default(),
-            plan: Plan::default(),
-            passes,
-            durability: options.durability,
-            is_synced: true,
-            last_epoch: boot << LEASE_BITS,
-            seq,
-            failures: FailureLog::default(),
-            event_blocks: EventBlocks::default(),
-        };
-        let thread = std::thread::Builder::new().name("store-writer".into());
-        let writer = Some(thread.spawn(move || writer.run()).map_err(io)?);
-        let checker = match check_due {
-            true => Some(Checker::start(open::open_reader(path)?, path, Arc::clone(&shared)).map_err(io)?),
-            false => None,
-        };
-        let checkpointer = Some(checkpointer);
-        Ok(Self { path: path.into(), shared, pragmas, checker, readers, checkpointer, writer })
-    }
-
     /// Finds a database of the original daemon in the folder of the store that was not imported into it.
     pub async fn omi_offer(&self) -> Option<OmiOffer> {
         let path = self.path.clone();
