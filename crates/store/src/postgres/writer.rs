@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use mainspring_core::{Cursor, NodeId, SessionId};
+use mainspring_core::{Cursor, EventId, NodeId, SessionId};
 use mainspring_kernel::boot_time::boot_time_ms;
 use mainspring_kernel::store::{Chunk, Commit, Fence, NewId, Row, StoreError, Unique};
 use parking_lot::Mutex;
@@ -32,7 +32,7 @@ use super::error::{describe, is_refusal, write_error};
 use super::meters::{self, BatchMeters};
 use super::rows::{Op, chunk_op, ops};
 use super::tables::{Statement, Table};
-use super::values::{get_id, get_u64, typed};
+use super::values::{get_id, get_u64, int, typed};
 use crate::Fault;
 
 /// The events that one transaction can have: the lower bits of a cursor.
@@ -404,6 +404,14 @@ impl Writer {
     }
 }
 
+/// A transaction that is about to be committed.
+#[derive(Debug, Clone, Copy)]
+struct Transaction {
+    xid: u64,
+    /// An event that it writes, if it writes any.
+    trace: Option<(Cursor, EventId)>,
+}
+
 /// The writing of one batch.
 struct Group<'a> {
     connector: &'a Connector,
@@ -461,7 +469,11 @@ impl Group<'_> {
             self.rollback().await?;
             return Ok(results);
         }
-        self.finish(locked.xid, &statements(written), is_undone).await?;
+        let trace = commits
+            .iter()
+            .zip(&results)
+            .find_map(|(commit, result)| Some((*result.as_ref().ok()?.first()?, commit.events.first()?.id)));
+        self.finish(Transaction { xid: locked.xid, trace }, &statements(written), is_undone).await?;
         self.note_dropped(commits, &results);
         if self.shared.home.get().is_some() {
             self.shared.written.notify_one();
@@ -520,7 +532,12 @@ impl Group<'_> {
     }
 
     /// Sends all statements and COMMIT at once.
-    async fn finish(&self, xid: u64, statements: &[Statement], is_undone: bool) -> Result<(), BatchError> {
+    async fn finish(
+        &self,
+        transaction: Transaction,
+        statements: &[Statement],
+        is_undone: bool,
+    ) -> Result<(), BatchError> {
         let params: Vec<_> = statements
             .iter()
             .map(|statement| {
@@ -544,23 +561,39 @@ impl Group<'_> {
             Some(error) if is_refusal(&error) && !self.client.is_closed() => {
                 Err(BatchError::Refused(write_error(&error)))
             }
-            Some(error) => self.look_up(xid, &error).await,
+            Some(error) => self.look_up(transaction, &error).await,
         }
     }
 
     /// Finds out whether a transaction was committed whose connection broke.
-    async fn look_up(&self, xid: u64, error: &Error) -> Result<(), BatchError> {
+    ///
+    /// A database that has crashed gives the numbers of transactions that it has lost to others. So a number that is
+    /// committed says nothing by itself: an event of the transaction must be there.
+    async fn look_up(&self, transaction: Transaction, error: &Error) -> Result<(), BatchError> {
         let reason = describe(error);
+        let Transaction { xid, trace } = transaction;
+        let (cursor, event) =
+            trace.map_or((0, [0; 16]), |(cursor, event)| (int(cursor.0), *event.as_bytes()));
         for _ in 0..LOOKUPS {
             // Another connection: this one is broken.
             let status = async {
                 let client = self.connector.connect().await?;
-                let sql = format!("SELECT pg_xact_status('{xid}'::xid8)");
-                client.query_typed_one(&sql, &[]).await?.try_get::<_, Option<String>>(0)
+                let sql = format!(
+                    "SELECT pg_xact_status('{xid}'::xid8),
+                       EXISTS (SELECT 1 FROM events WHERE cursor = $1 AND event_id = $2)"
+                );
+                let event = event.as_slice();
+                let row = client.query_typed_one(&sql, &typed(&[&cursor, &event])).await?;
+                Ok::<_, Error>((row.try_get::<_, Option<String>>(0)?, row.try_get::<_, bool>(1)?))
             };
-            match status.await.ok().flatten().as_deref() {
-                Some("committed") => return Ok(()),
-                Some("aborted") => return Err(BatchError::Broken(reason)),
+            let Ok((status, is_traced)) = status.await else {
+                pause(LOOKUP_WAIT_MS).await;
+                continue;
+            };
+            match status.as_deref() {
+                Some("committed") if is_traced => return Ok(()),
+                Some("committed") if trace.is_none() => return Err(BatchError::Unknown(reason)),
+                Some("committed" | "aborted") => return Err(BatchError::Broken(reason)),
                 // The server has not noticed yet, or is not reachable.
                 _ => pause(LOOKUP_WAIT_MS).await,
             }
