@@ -3,10 +3,9 @@
 //!
 //! `MAINSPRING_CHAOS_ROUNDS` repeats the troubles; `MAINSPRING_CHAOS_SEED` repeats a run's choices.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::fs;
-use std::net::TcpListener;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -18,6 +17,7 @@ use tokio::task::JoinSet;
 
 use self::database::Database;
 use self::proxy::Proxy;
+use crate::processes::{Processes, free_ports};
 
 mod database;
 mod proxy;
@@ -36,16 +36,7 @@ struct Servers {
     folder: tempfile::TempDir,
     proxies: Vec<Proxy>,
     ports: Vec<u16>,
-    children: HashMap<usize, Child>,
-}
-
-impl Drop for Servers {
-    fn drop(&mut self) {
-        for child in self.children.values_mut() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
+    children: Processes,
 }
 
 impl Servers {
@@ -56,12 +47,7 @@ impl Servers {
         for _ in 0..SERVERS {
             proxies.push(Proxy::start(database.socket()).await);
         }
-        // Free ports, held together so that they differ.
-        let held: Vec<TcpListener> =
-            (0..SERVERS).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-        let ports = held.iter().map(|held| held.local_addr().unwrap().port()).collect();
-        drop(held);
-        let mut servers = Self { folder, proxies, ports, children: HashMap::new() };
+        let mut servers = Self { folder, proxies, ports: free_ports(SERVERS), children: Processes::default() };
         for n in 0..SERVERS {
             servers.spawn(n);
         }
@@ -111,19 +97,13 @@ impl Servers {
         }
     }
 
-    fn kill(&mut self, n: usize) {
-        let mut child = self.children.remove(&n).unwrap();
-        child.kill().unwrap();
-        child.wait().unwrap();
-    }
-
     /// The token of each server: it is the same.
     fn token(&self) -> String {
         fs::read_to_string(self.folder.path().join("state0/token")).unwrap().trim().to_owned()
     }
 }
 
-/// What all clients need, and what they have done.
+/// The servers for all clients, and the progress of the clients.
 struct Load {
     client: Client,
     urls: Vec<String>,
@@ -228,7 +208,7 @@ async fn trouble(servers: &mut Servers, database: &mut Database, load: &Load, rn
         load.progress(PROGRESS).await;
     }
     let killed = server(rng);
-    servers.kill(killed);
+    servers.children.kill(killed);
     load.progress(PROGRESS).await;
     servers.spawn(killed);
     servers.ready(killed, &load.client).await;
@@ -277,7 +257,7 @@ async fn a_cluster_loses_nothing_while_its_database_and_network_fail() {
     check(&database, &acknowledged, &read);
 }
 
-/// Compares what callers were told with what is stored.
+/// Compares the answers that callers got with the database.
 fn check(database: &Database, acknowledged: &[String], read: &[(u64, String)]) {
     let stored = database.query("SELECT 'run_' || encode(run_id, 'hex') FROM runs");
     let stored: HashSet<&str> = stored.lines().collect();

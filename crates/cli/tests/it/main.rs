@@ -39,6 +39,7 @@ mod pi;
 mod postgres_cluster;
 mod postgres_seen;
 mod private;
+mod processes;
 mod quotas;
 mod readers;
 mod servers;

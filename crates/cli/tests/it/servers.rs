@@ -1,13 +1,12 @@
 //! A cluster of real servers on one PostgreSQL: any of them answers, one at a time is active, and killing, stopping or
 //! disconnecting servers loses nothing, doubles nothing, and never leaves two agents alive.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -20,6 +19,7 @@ use tokio::task::JoinSet;
 
 use crate::kill::example;
 use crate::postgres_cluster::{database, psql};
+use crate::processes::{Processes, free_ports};
 
 mod spread;
 
@@ -41,20 +41,10 @@ struct Servers {
     folder: tempfile::TempDir,
     database: String,
     ports: Vec<u16>,
-    children: HashMap<usize, Child>,
+    children: Processes,
     client: Client,
     /// The value of `cluster.spread`.
     spread: bool,
-}
-
-impl Drop for Servers {
-    fn drop(&mut self) {
-        for child in self.children.values_mut() {
-            // A stopped process is killed as well.
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
 }
 
 impl Servers {
@@ -81,13 +71,8 @@ impl Servers {
             "[adapters.agent]\nkind = \"acp\"\ncommand = {command:?}\nsandbox = \"off\"\npermissions = \"legacy\"\ncwd = \"/\"\n"
         );
         fs::write(folder.path().join("config.toml"), config).unwrap();
-        // Free ports, held together so that they differ.
-        let held: Vec<TcpListener> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-        let ports = held.iter().map(|held| held.local_addr().unwrap().port()).collect();
-        drop(held);
-        let client = Client::new();
-        let mut servers =
-            Self { folder, database: database(), ports, children: HashMap::new(), client, spread };
+        let (database, ports, client) = (database(), free_ports(count), Client::new());
+        let mut servers = Self { folder, database, ports, children: Processes::default(), client, spread };
         for n in 0..count {
             servers.spawn(n);
         }
@@ -165,6 +150,17 @@ impl Servers {
         };
         self.ready(next).await;
         next
+    }
+
+    /// Ends all connections to the database, several times.
+    fn disconnect(&self) {
+        for _ in 0..10 {
+            psql(
+                &self.database,
+                "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+                 WHERE datname = current_database() AND pid <> pg_backend_pid()",
+            );
+        }
     }
 
     fn signal(&self, n: usize, signal: Signal) {
@@ -335,15 +331,7 @@ async fn read_feed(
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_stopped_and_disconnected_servers_lose_and_double_nothing() {
     let mut servers = Servers::start(3).await;
-    let urls = (0..3).map(|n| servers.url(n, "")).collect();
-    let shared = Arc::new((servers.client.clone(), urls, servers.token()));
-    let is_over = Arc::new(AtomicBool::new(false));
-    let mut writers = JoinSet::new();
-    for writer in 0..3 {
-        writers.spawn(write_load(Arc::clone(&shared), writer, Arc::clone(&is_over)));
-    }
-    let (feed_over, mut reader) = (Arc::new(AtomicBool::new(false)), JoinSet::new());
-    reader.spawn(read_feed(Arc::clone(&shared), Arc::clone(&feed_over)));
+    let load = Load::start(&servers);
     let mut active = servers.active().unwrap();
     for trouble in ["kill", "stop", "disconnect", "stop", "term"] {
         // Its agent lives on, idle, when the server ends.
@@ -357,9 +345,7 @@ async fn killed_stopped_and_disconnected_servers_lose_and_double_nothing() {
         let before = active;
         match trouble {
             "kill" => {
-                let mut child = servers.children.remove(&before).unwrap();
-                child.kill().unwrap();
-                child.wait().unwrap();
+                servers.children.kill(before);
                 active = servers.takeover(before).await;
                 servers.spawn(before);
             }
@@ -377,13 +363,7 @@ async fn killed_stopped_and_disconnected_servers_lose_and_double_nothing() {
                 servers.signal(before, Signal::CONT);
             }
             "disconnect" => {
-                for _ in 0..10 {
-                    psql(
-                        &servers.database,
-                        "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
-                         WHERE datname = current_database() AND pid <> pg_backend_pid()",
-                    );
-                }
+                servers.disconnect();
             }
             _ => {
                 servers.signal(before, Signal::TERM);
@@ -395,17 +375,44 @@ async fn killed_stopped_and_disconnected_servers_lose_and_double_nothing() {
         servers.ready(before).await;
     }
     assert!(servers.check_agents() >= 4, "one for each server that was active");
-    is_over.store(true, Ordering::Release);
-    let mut acknowledged = vec![];
-    while let Some(written) = writers.join_next().await {
-        let written = written.unwrap();
-        assert!(!written.is_empty());
-        acknowledged.extend(written.into_values());
+    load.end(&servers.database).await;
+}
+
+/// Writers and a reader of all sessions, through all servers in turn.
+struct Load {
+    writers: JoinSet<BTreeMap<String, String>>,
+    reader: JoinSet<Vec<(u64, String)>>,
+    is_over: Arc<AtomicBool>,
+    is_settled: Arc<AtomicBool>,
+}
+
+impl Load {
+    fn start(servers: &Servers) -> Self {
+        let urls = (0..3).map(|n| servers.url(n, "")).collect();
+        let shared = Arc::new((servers.client.clone(), urls, servers.token()));
+        let (is_over, is_settled) = <(Arc<AtomicBool>, Arc<AtomicBool>)>::default();
+        let (mut writers, mut reader) = (JoinSet::new(), JoinSet::new());
+        for writer in 0..3 {
+            writers.spawn(write_load(Arc::clone(&shared), writer, Arc::clone(&is_over)));
+        }
+        reader.spawn(read_feed(shared, Arc::clone(&is_settled)));
+        Self { writers, reader, is_over, is_settled }
     }
-    wait_until_settled(&servers.database);
-    feed_over.store(true, Ordering::Release);
-    let read = reader.join_next().await.unwrap().unwrap();
-    check(&servers.database, &acknowledged, &read);
+
+    /// Ends the load, and compares its answers with the database.
+    async fn end(mut self, database: &str) {
+        self.is_over.store(true, Ordering::Release);
+        let mut acknowledged = vec![];
+        while let Some(written) = self.writers.join_next().await {
+            let written = written.unwrap();
+            assert!(!written.is_empty());
+            acknowledged.extend(written.into_values());
+        }
+        wait_until_settled(database);
+        self.is_settled.store(true, Ordering::Release);
+        let read = self.reader.join_next().await.unwrap().unwrap();
+        check(database, &acknowledged, &read);
+    }
 }
 
 /// Waits until every run has ended.

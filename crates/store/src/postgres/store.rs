@@ -172,10 +172,10 @@ impl Store for PostgresStore {
 
     async fn unfinished(&self) -> Result<Unfinished, StoreError> {
         match self.shared.home.get() {
-            None => snapshot!(self, sessions::unfinished),
+            None => snapshot!(self, sessions::unfinished, None),
             // The leader recovers sessions without a home.
             Some(_) if !self.shared.leads.load(Ordering::Acquire) => Ok(Unfinished::default()),
-            Some(home) => snapshot!(self, sessions::unfinished_without_home, *home),
+            Some(home) => snapshot!(self, sessions::unfinished, Some(*home)),
         }
     }
 

@@ -29,7 +29,7 @@ params! {
     &str => TEXT, Option<&str> => TEXT, String => TEXT, Option<String> => TEXT,
     Vec<String> => TEXT_ARRAY, Vec<Option<String>> => TEXT_ARRAY, Vec<&'static str> => TEXT_ARRAY,
     Option<Vec<&'static str>> => TEXT_ARRAY,
-    &[u8] => BYTEA, Vec<u8> => BYTEA, Option<Vec<u8>> => BYTEA,
+    &[u8] => BYTEA, Option<&[u8]> => BYTEA, Vec<u8> => BYTEA, Option<Vec<u8>> => BYTEA,
     Vec<Vec<u8>> => BYTEA_ARRAY, Vec<Option<Vec<u8>>> => BYTEA_ARRAY,
 }
 

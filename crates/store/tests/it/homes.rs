@@ -258,22 +258,6 @@ async fn a_key_that_one_server_changes_is_noticed_by_the_others() {
     let (first, _a) = join(&url, seat(1)).await;
     let (_second, b) = join(&url, seat(2)).await;
     let before = first.homes().borrow().keys_version;
-    let key = ApiKey {
-        id: KeyId::from_random([1; 16]),
-        name: "a".into(),
-        owner: OWNER.into(),
-        org: None,
-        role: AccessRole::Member,
-        hash: [1; 32],
-        created_at: NOW,
-        expires_at: None,
-        revoked_at: None,
-        folders: None,
-        adapters: None,
-        models: None,
-        tools: None,
-        spend_per_day: None,
-    };
-    b.key_write(&key, None).await.unwrap();
+    b.key_write(&key(1, None), None).await.unwrap();
     sees(&first, |homes| homes.keys_version > before).await;
 }

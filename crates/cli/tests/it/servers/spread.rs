@@ -168,15 +168,7 @@ async fn readers_of_all_sessions_and_keys_follow_what_other_servers_write() {
 #[tokio::test(flavor = "multi_thread")]
 async fn servers_that_share_the_work_lose_and_double_nothing_when_homes_end() {
     let mut servers = Servers::start_with(3, true).await;
-    let urls = (0..3).map(|n| servers.url(n, "")).collect();
-    let shared = Arc::new((servers.client.clone(), urls, servers.token()));
-    let is_over = Arc::new(AtomicBool::new(false));
-    let mut writers = JoinSet::new();
-    for writer in 0..3 {
-        writers.spawn(write_load(Arc::clone(&shared), writer, Arc::clone(&is_over)));
-    }
-    let (feed_over, mut reader) = (Arc::new(AtomicBool::new(false)), JoinSet::new());
-    reader.spawn(read_feed(Arc::clone(&shared), Arc::clone(&feed_over)));
+    let load = Load::start(&servers);
     let mut homes = std::collections::BTreeSet::new();
     for writer in 0..3 {
         homes.insert(until(async || servers.home(&format!("s{writer}"))).await);
@@ -192,9 +184,7 @@ async fn servers_that_share_the_work_lose_and_double_nothing_when_homes_end() {
         through = (home + 1) % 3;
         match trouble {
             "kill" => {
-                let mut child = servers.children.remove(&home).unwrap();
-                child.kill().unwrap();
-                child.wait().unwrap();
+                servers.children.kill(home);
                 servers.wait_until_gone(&node);
                 servers.spawn(home);
             }
@@ -207,13 +197,7 @@ async fn servers_that_share_the_work_lose_and_double_nothing_when_homes_end() {
                 servers.signal(home, Signal::CONT);
             }
             "disconnect" => {
-                for _ in 0..10 {
-                    psql(
-                        &servers.database,
-                        "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
-                         WHERE datname = current_database() AND pid <> pg_backend_pid()",
-                    );
-                }
+                servers.disconnect();
             }
             _ => {
                 servers.signal(home, Signal::TERM);
@@ -225,15 +209,5 @@ async fn servers_that_share_the_work_lose_and_double_nothing_when_homes_end() {
         servers.ready(home).await;
     }
     assert!(servers.check_agents() >= 4, "one for each server that was its home");
-    is_over.store(true, Ordering::Release);
-    let mut acknowledged = vec![];
-    while let Some(written) = writers.join_next().await {
-        let written = written.unwrap();
-        assert!(!written.is_empty());
-        acknowledged.extend(written.into_values());
-    }
-    wait_until_settled(&servers.database);
-    feed_over.store(true, Ordering::Release);
-    let read = reader.join_next().await.unwrap().unwrap();
-    check(&servers.database, &acknowledged, &read);
+    load.end(&servers.database).await;
 }

@@ -24,31 +24,19 @@ const DELETED: &str = "SELECT session_id FROM sessions WHERE status = 'deleted'"
 const COMPACTED: &str = "SELECT session_id FROM retention WHERE NOT pruned";
 const BOUND: &str = "SELECT DISTINCT session_id FROM bindings WHERE active AND process_local";
 
-pub(in super::super) async fn unfinished(reader: &Reader) -> Result<Unfinished, StoreError> {
-    let ids = async |sql: &str| {
-        let rows = reader.rows(&format!("{sql} ORDER BY 1"), &[]).await?;
-        all(&rows, |row| Ok(SessionId::from_bytes(get_id(row, 0)?)))
-    };
-    Ok(Unfinished {
-        live: ids(LIVE).await?,
-        deleted: ids(DELETED).await?,
-        compacted: ids(COMPACTED).await?,
-        bound: ids(BOUND).await?,
-    })
-}
-
-/// Lists the unfinished sessions that have no home at another server than `home`.
-pub(in super::super) async fn unfinished_without_home(
+/// Lists the unfinished sessions. With `home`, only those that have no home at another server.
+pub(in super::super) async fn unfinished(
     reader: &Reader,
-    home: NodeId,
+    home: Option<NodeId>,
 ) -> Result<Unfinished, StoreError> {
     let ids = async |sql: &str| {
         let sql = format!(
-            "SELECT session_id FROM ({sql}) AS u WHERE NOT EXISTS (
+            "SELECT session_id FROM ({sql}) AS u WHERE $1::bytea IS NULL OR NOT EXISTS (
                SELECT 1 FROM leases AS l JOIN node_leases AS n USING (node_id)
                WHERE l.session_id = u.session_id AND l.node_id <> $1) ORDER BY 1"
         );
-        let rows = reader.rows(&sql, &[&home.as_bytes().as_slice()]).await?;
+        let home = home.as_ref().map(|home| home.as_bytes().as_slice());
+        let rows = reader.rows(&sql, &[&home]).await?;
         all(&rows, |row| Ok(SessionId::from_bytes(get_id(row, 0)?)))
     };
     Ok(Unfinished {
