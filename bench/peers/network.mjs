@@ -1,10 +1,14 @@
 // Measures a network of five steps in AgentKit, which keeps it in memory, and in mainspring, which stores every step.
 //
-//   node network.mjs PACKAGES PROGRAM
+//   node network.mjs PACKAGES PROGRAM BENCH
 //
-// All of them ask the same scripted model over HTTP, in turn. A step is the time of the whole network divided by its steps;
-// the bare requests show how much of it is the model's.
-import { spawn } from "node:child_process";
+// First table: the work of both on a model that answers within their process, in turn, three times. Ours is measured by the
+// benchmark `network` of the program BENCH.
+//
+// Second table: all of them ask the same scripted model over HTTP, in turn. A step is the time of the whole network divided by its steps;
+// the bare requests show how much of it is the model's: plain ones as AgentKit makes them, streamed ones as mainspring does.
+// The time in which runs of mainspring waited for commits is read from its metrics.
+import { execFileSync, spawn } from "node:child_process";
 import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { tmpdir } from "node:os";
@@ -12,7 +16,7 @@ import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { pathToFileURL } from "node:url";
 
-const [packages, program] = process.argv.slice(2);
+const [packages, program, bench] = process.argv.slice(2);
 const STEPS = 5;
 const WARM_UP = 10;
 const ROUNDS = 100;
@@ -50,7 +54,7 @@ async function startServer(durability, model) {
   const config = join(folder, `${durability}.toml`);
   writeFileSync(config, `[providers.bench]\nkind = "openai"\nbase_url = "${model}"\n`);
   const system = JSON.stringify(SYSTEM);
-  writeFileSync(join(dir, "agents", "worker.toml"), `id = "worker"\nsystem = ${system}\n`);
+  writeFileSync(join(dir, "agents", "worker.toml"), `id = "worker"\nsystem = ${system}\ntools = []\n`);
   const network = [
     'id = "team"', 'model = "bench/m"', "[network]", 'members = [{ agent = "worker@1" }]', "[network.router]",
     `rules = [{ when = "calls < ${STEPS}", to = ["worker"] }]`,
@@ -65,7 +69,7 @@ async function startServer(durability, model) {
     "content-type": "application/json", prefer: "wait=60",
   };
   let count = 0;
-  return async () => {
+  const run = async () => {
     const session = { key: `run-${count++}`, agentDefinition: "team" };
     const body = JSON.stringify({ prompt: "go", adapter: "native", session });
     const response = await fetch(`${url}/v1/runs`, { method: "POST", headers, body });
@@ -73,6 +77,11 @@ async function startServer(durability, model) {
     const texts = (run.finalText ?? "").split("ok").length - 1;
     if (run.status !== "succeeded" || texts !== STEPS) throw new Error(JSON.stringify(run));
   };
+  const committed = async () => {
+    const metrics = await (await fetch(`${url}/metrics`, { headers })).text();
+    return Number(metrics.match(/^mainspring_commit_seconds_sum (\S+)/m)[1]) * 1000;
+  };
+  return { run, committed };
 }
 
 /** Returns a function that runs the network of AgentKit once. */
@@ -94,9 +103,9 @@ async function agentKit(model) {
 }
 
 /** Asks the model as often as a network does, and nothing else. */
-function bareRequests(model) {
+function bareRequests(model, stream) {
   const messages = [{ role: "system", content: SYSTEM }, { role: "user", content: "go" }];
-  const body = JSON.stringify({ model: "m", messages });
+  const body = JSON.stringify({ model: "m", messages, stream });
   const headers = { authorization: "Bearer none", "content-type": "application/json" };
   return async () => {
     for (let step = 0; step < STEPS; step++) {
@@ -106,31 +115,92 @@ function bareRequests(model) {
   };
 }
 
+/** Runs the network of AgentKit with a model that answers at once within the process, and returns the time of a step. */
+async function inMemory(run, model) {
+  const { fetch } = globalThis;
+  const headers = { "content-type": "application/json" };
+  const messages = [{ role: "user", content: `${SYSTEM} go` }];
+  const asked = { method: "POST", headers, body: JSON.stringify({ model: "m", messages }) };
+  const answer = await (await fetch(`${model}/chat/completions`, asked)).text();
+  globalThis.fetch = async () => new Response(answer, { headers });
+  try {
+    const times = [];
+    for (let round = -WARM_UP; round < ROUNDS; round++) {
+      const begin = performance.now();
+      await run();
+      if (round >= 0) times.push((performance.now() - begin) / STEPS);
+    }
+    return median(times);
+  } finally {
+    globalThis.fetch = fetch;
+  }
+}
+
+/** Runs the benchmark of mainspring, and returns the times of a step: all of it, and without its commits. */
+function benchmark() {
+  const lines = execFileSync(bench, ["--markdown", "network"], { encoding: "utf8", stdio: ["ignore", "pipe", "ignore"] });
+  return [/a network of five steps, in memory, per step \| ([\d.]+) ms/, /commits, in memory \| ([\d.]+) ms/].map(
+    (pattern) => Number(lines.match(pattern)[1]),
+  );
+}
+
+/** Compares the work of both without requests over a network. */
+async function compareInMemory(run, model) {
+  const [theirs, ours, uncommitted] = [[], [], []];
+  for (let round = 0; round < 3; round++) {
+    theirs.push(await inMemory(run, model));
+    const [all, without] = benchmark();
+    ours.push(all);
+    uncommitted.push(without);
+  }
+  console.log(`| a network of ${STEPS} steps, a model that answers at once | per step, median of 3 (all) |\n|---|---|`);
+  for (const [title, times] of [
+    ["AgentKit, in memory", theirs], ["mainspring, store in memory", ours],
+    ["mainspring, store in memory, without the time of its commits", uncommitted],
+  ]) {
+    const all = times.map((time) => time.toFixed(2)).join(", ");
+    console.log(`| ${title} | ${median([...times]).toFixed(2)} ms (${all}) |`);
+  }
+  console.log();
+}
+
 function median(values) {
   return values.sort((a, b) => a - b)[Math.floor(values.length / 2)];
 }
 
 async function main() {
   const model = await startModel();
+  const agentKitRun = await agentKit(model);
+  await compareInMemory(agentKitRun, model);
   const members = [
-    ["the model alone, asked from Node.js", bareRequests(model)],
-    ["AgentKit, in memory", await agentKit(model)],
-    ["mainspring over HTTP, durability normal: no sync", await startServer("normal", model)],
-    ["mainspring over HTTP, durability full: each commit synced", await startServer("full", model)],
-  ].map(([title, run]) => ({ title, run, times: [] }));
+    { title: "the model alone, asked from Node.js", run: bareRequests(model, false) },
+    { title: "the model alone, streamed to Node.js", run: bareRequests(model, true) },
+    { title: "AgentKit, in memory", model: 0, run: agentKitRun },
+    { title: "mainspring over HTTP, durability normal: no sync", model: 1, ...(await startServer("normal", model)) },
+    { title: "mainspring over HTTP, durability full: each commit synced", model: 1, ...(await startServer("full", model)) },
+  ].map((member) => ({ ...member, times: [], uncommitted: [] }));
   for (let round = -WARM_UP; round < ROUNDS; round++) {
     for (let no = 0; no < members.length; no++) {
-      const { run, times } = members[(no + round + WARM_UP) % members.length];
+      const { run, committed, times, uncommitted } = members[(no + round + WARM_UP) % members.length];
+      const before = (await committed?.()) ?? 0;
       const begin = performance.now();
       await run();
-      if (round >= 0) times.push((performance.now() - begin) / STEPS);
+      const time = performance.now() - begin;
+      const commits = ((await committed?.()) ?? 0) - before;
+      if (round < 0) continue;
+      times.push(time / STEPS);
+      uncommitted.push((time - commits) / STEPS);
     }
   }
-  const medians = members.map(({ title, times }) => [title, median(times)]);
-  console.log(`| a network of ${STEPS} steps, p50 of ${ROUNDS} | per step | without the model |\n|---|---|---|`);
-  for (const [title, time] of medians) {
-    console.log(`| ${title} | ${time.toFixed(2)} ms | ${(time - medians[0][1]).toFixed(2)} ms |`);
-  }
+  const ms = (time) => `${time.toFixed(2)} ms`;
+  const bare = members.map(({ times }) => median(times));
+  console.log(`| a network of ${STEPS} steps, p50 of ${ROUNDS} | per step | without the model | and without commits |`);
+  console.log("|---|---|---|---|");
+  members.forEach(({ title, model, committed, uncommitted }, no) => {
+    const without = model === undefined ? "" : ms(bare[no] - bare[model]);
+    const last = committed ? ms(median(uncommitted) - bare[model]) : without;
+    console.log(`| ${title} | ${ms(bare[no])} | ${without} | ${last} |`);
+  });
 }
 
 try {

@@ -36,7 +36,7 @@ pub(super) async fn run_delegate(
     let wait = preferred_wait(&headers)?;
     work.idempotency_key = idempotency_key(&headers)?.map(str::to_owned);
     let made = http.kernel.run_delegate(&caller, run, DelegationRequest::try_from(work)?).await?;
-    let run = waited(&http, &caller, &slot, wait, &made.run).await?;
+    let run = waited(&http, &caller, &slot, wait, (&made.run, None)).await?;
     let (delegation, outcome) = http.kernel.delegation_get(&caller, made.delegation.id).await?;
     let ready = made.replayed || run.state.status().is_ended();
     let status = if ready { StatusCode::OK } else { StatusCode::ACCEPTED };

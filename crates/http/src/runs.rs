@@ -12,7 +12,7 @@ use mainspring_api::{
     AcceptedRun, AttemptStderr, CancelOutcome, Page, Prompt, RetryOptions, RunListQuery, RunRoute,
     StepResult, WaitAnswer,
 };
-use mainspring_core::{Attempt, BadId, Grant, LeftProcess, Run, RunId, Step};
+use mainspring_core::{Attempt, BadId, Grant, LeftProcess, Position, Run, RunId, Step};
 use mainspring_kernel::kernel::{Accepted, Caller, RunQuery, RunRequest};
 use utoipa::IntoParams;
 use utoipa::openapi::path::{Parameter, ParameterIn};
@@ -121,25 +121,29 @@ async fn create(
         let stream = events::run_stream(http, caller, &accepted).await?;
         return Ok(about(&accepted.run).with(stream));
     }
-    let run = waited(http, caller, slot, wait, &accepted.run).await?;
+    let from = (!accepted.replayed).then_some(accepted.position);
+    let run = waited(http, caller, slot, wait, (&accepted.run, from)).await?;
     Ok(accepted_response(&accepted, run))
 }
 
 /// Waits for a run as long as the client prefers to. A waiting request counts as a stream; without a place for one more
-/// it is answered at once.
+/// it is answered at once. The run may come with the position before it, if it was just accepted.
 pub(super) async fn waited(
     http: &Http,
     caller: &Caller,
     slot: &RequestSlot,
     wait: Option<Duration>,
-    run: &Run,
+    (run, from): (&Run, Option<Position>),
 ) -> Result<Run, Problem> {
     let Some(timeout) = wait else { return Ok(run.clone()) };
     let Ok(_permit) = http.streams.acquire(&http.kernel, &caller.owner, None) else {
         return Ok(run.clone());
     };
     slot.release();
-    Ok(http.kernel.run_wait(caller, run.id, timeout).await?)
+    Ok(match from {
+        Some(from) => http.kernel.run_wait_from(caller, run, from, timeout).await?,
+        None => http.kernel.run_wait(caller, run.id, timeout).await?,
+    })
 }
 
 /// Reads how long the client wants to wait: `wait=N` seconds, at most a minute. Other preferences are ignored, as RFC 7240

@@ -47,7 +47,8 @@ impl Servers {
         for _ in 0..SERVERS {
             proxies.push(Proxy::start(database.socket()).await);
         }
-        let mut servers = Self { folder, proxies, ports: free_ports(SERVERS), children: Processes::default() };
+        let mut servers =
+            Self { folder, proxies, ports: free_ports(SERVERS), children: Processes::default() };
         for n in 0..SERVERS {
             servers.spawn(n);
         }

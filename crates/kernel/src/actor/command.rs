@@ -11,7 +11,7 @@ use mainspring_core::{
 };
 use tokio::sync::oneshot;
 
-use super::{AgentSetting, Append, BindingChange, Instant, Retry, SessionSeed, StateWrite};
+use super::{AgentSetting, Append, BindingChange, Instant, Retry, SessionSeed, StateWrite, Written};
 use crate::adapter::{Ask, AskReply, Death, Dispatch, Executed, HandleReply, Record};
 use crate::error::{CreateError, Error};
 use crate::kernel::{Accept, Accepted, CancelOutcome, Forking};
@@ -97,6 +97,8 @@ pub(crate) enum Report {
     Withdraw { by: AttemptId },
     /// Reads the end of the attempt's path.
     Head { by: AttemptId, reply: HandleReply<Option<Point>> },
+    /// Reads the end of the attempt's path, and takes what the run has written since the last such report.
+    TakeWritten { by: AttemptId, reply: HandleReply<(Option<Point>, Option<Box<Written>>)> },
     /// Changes state of the session or of the attempt's run.
     StateWrite { by: AttemptId, write: Box<StateWrite>, reply: HandleReply<StateOutcome> },
     /// Adds an artifact whose bytes are stored.
@@ -129,7 +131,7 @@ impl Input {
                 command,
                 Command::Snapshot(_) | Command::Create(..) | Command::Open { .. } | Command::Close(_)
             ),
-            Self::Report(report) => !matches!(report, Report::Head { .. }),
+            Self::Report(report) => !matches!(report, Report::Head { .. } | Report::TakeWritten { .. }),
             Self::Signal(_) => true,
         }
     }

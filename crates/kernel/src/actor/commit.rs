@@ -136,6 +136,9 @@ impl Actor {
             }
         }
         self.tree_cache.apply_rows(&commit.rows);
+        if let Some(active) = &mut self.active {
+            active.written = active.written.take().and_then(|written| written.with(&commit.rows));
+        }
         self.hot = hot;
         self.stored = true;
     }

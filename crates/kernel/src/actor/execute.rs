@@ -266,6 +266,7 @@ impl Actor {
     pub(super) async fn executed(&mut self, by: AttemptId, executed: Result<Executed, String>) {
         let Some(active) = self.authority(by) else { return };
         active.task = None;
+        active.written = None;
         if active.stop.is_killing() {
             let adapter = active.run.adapter.clone();
             self.kill_remains(&adapter, by);

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use mainspring_core::{
     AgentDefinition, AgentName, Answer, Approval, AttemptId, Binding, BindingStatus, Delegation,
-    DelegationId, DelegationResult, Fidelity, Grant, GrantId, Message, Point, Route, RunId, StateEntry, Step,
-    Time, Usage,
+    DelegationId, DelegationResult, Fidelity, Grant, GrantId, Message, Route, RunId, StateEntry, Time, Usage,
 };
 use serde_json::Value;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{Mutex, oneshot, watch};
 
-use super::{Answered, Ask, Assignment, Context, EarlierCalls, HandleError, Record};
+use self::path::Known;
+use super::{Answered, Ask, Assignment, EarlierCalls, HandleError, Record};
 use crate::actor::{self, Command, MAX_BINDINGS_READ, Report};
 use crate::clock::{Clock, Moment};
 use crate::error::Error;
@@ -23,12 +23,14 @@ use crate::kernel::{
 use crate::store::{DelegationsOf, SessionRef, Store};
 
 mod data;
+mod path;
 
 /// Authority over one attempt: to stream, record and read.
 #[derive(Clone)]
 pub struct AttemptHandle {
     assignment: Arc<Assignment>,
     parts: HandleParts,
+    known: Arc<Mutex<Known>>,
 }
 
 /// The parts of the kernel that a handle uses.
@@ -55,7 +57,7 @@ pub(crate) struct AskReply {
 
 impl AttemptHandle {
     pub(crate) fn new(assignment: Assignment, parts: HandleParts) -> Self {
-        Self { assignment: Arc::new(assignment), parts }
+        Self { assignment: Arc::new(assignment), parts, known: Arc::default() }
     }
 
     /// The attempt's id.
@@ -159,42 +161,6 @@ impl AttemptHandle {
         })
     }
 
-    /// The last `limit` messages of the run's path, root first.
-    pub async fn path(&self, limit: usize) -> Result<Vec<Arc<Message>>, HandleError> {
-        let tip = self.head().await?;
-        let Some(tip) = tip else { return Ok(vec![]) };
-        let path = self
-            .parts
-            .store
-            .path(tip, None, limit)
-            .await
-            .map_err(Error::from)?
-            .intact()
-            .map_err(Error::from)?;
-        Ok(path.into_iter().map(|placed| placed.message).collect())
-    }
-
-    /// The run's path, with a digest in place of its older messages if a model with a context of `tokens` needs that. Reads
-    /// only the returned messages, not the history.
-    pub async fn context(&self, tokens: Option<u64>) -> Result<Context, HandleError> {
-        let Some(tip) = self.head().await? else { return Ok(Context::default()) };
-        let (store, session) = (&self.parts.store, self.assignment.session.id);
-        let digest = store.digest(session, tip).await.map_err(Error::from)?;
-        let digest = digest.filter(|digest| tokens.is_none_or(|tokens| tokens < digest.below_tokens));
-        let count = digest.as_ref().map_or(usize::MAX, |digest| {
-            usize::try_from(tip.pos.saturating_sub(digest.at.pos)).unwrap_or(usize::MAX)
-        });
-        let path = store.path(tip, None, count).await.map_err(Error::from)?.intact().map_err(Error::from)?;
-        let placed = path.into_iter().filter_map(|placed| Some((placed.point?, placed.message)));
-        let messages: Vec<(Point, Arc<Message>)> = placed.collect();
-        let has_prompt = messages.iter().any(|(_, message)| message.is_prompt());
-        let prompt = match digest.as_ref().and_then(|digest| digest.prompt).filter(|_| !has_prompt) {
-            Some(prompt) => store.message_get(session, prompt).await.map_err(Error::from)?,
-            None => None,
-        };
-        Ok(Context { digest, prompt: prompt.map(|(placed, _)| placed.message), messages })
-    }
-
     /// Finds a native session that can be forked for this run instead of sending it the path: one of the same adapter,
     /// folder and instructions whose last message is the one before the run's prompt. It is an earlier binding of the
     /// session, or a binding of the session this one was forked from.
@@ -241,11 +207,6 @@ impl AttemptHandle {
     /// Draws an id for a grant.
     pub fn new_grant(&self) -> GrantId {
         self.parts.ids.grant()
-    }
-
-    async fn head(&self) -> Result<Option<Point>, HandleError> {
-        let by = self.id();
-        self.call(|reply| Report::Head { by, reply }).await
     }
 
     /// Delegates work of the run. Requests under the same name create one child.
@@ -352,16 +313,6 @@ impl AttemptHandle {
     pub async fn spent_by_children(&self) -> Result<Usage, HandleError> {
         let (session, run) = (self.assignment.session.id, self.assignment.run.id);
         Ok(self.parts.shared.spent_by_children(session, run).await?)
-    }
-
-    /// Lists the model calls of the run so far, of all attempts.
-    pub async fn steps(&self) -> Result<Vec<Step>, HandleError> {
-        self.steps_of(self.assignment.run.id).await
-    }
-
-    /// Lists the model calls of another run, whose messages are on the path.
-    pub async fn steps_of(&self, run: RunId) -> Result<Vec<Step>, HandleError> {
-        Ok(self.parts.store.steps(run).await.map_err(Error::from)?.intact().map_err(Error::from)?)
     }
 
     /// Tool calls of the run's earlier attempts, read from its events.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mainspring_core::{Body, Run, RunId};
+use mainspring_core::{Body, Position, Run, RunId};
 
 use super::{Caller, Kernel};
 use crate::error::Error;
@@ -40,10 +40,33 @@ impl Kernel {
         if Until::Paused.is_met(&found) {
             return self.shared.with_final_text(found).await;
         }
-        let events = self.run_changes(caller, &found).await?;
+        let events = self.run_changes(caller, &found, None).await?;
         let now = tokio::select! {
             biased;
             paused = self.run_reaches(caller, run, events, Until::Paused) => paused,
+            () = self.sleep(timeout) => self.run_readable(caller, run).await,
+        };
+        self.shared.with_final_text(now?).await
+    }
+
+    /// Waits like [`Kernel::run_wait`] for a run that was just accepted, and follows it from the position before its
+    /// acceptance. So it is read only when it pauses and when the time is up.
+    pub async fn run_wait_from(
+        &self,
+        caller: &Caller,
+        accepted: &Run,
+        position: Position,
+        timeout: Duration,
+    ) -> Result<Run, Error> {
+        let run = accepted.id;
+        let mut events = self.run_changes(caller, accepted, Some(position)).await?;
+        let paused = async {
+            next_met(&mut events, run, Until::Paused).await?;
+            self.run_reaches(caller, run, events, Until::Paused).await
+        };
+        let now = tokio::select! {
+            biased;
+            paused = paused => paused,
             () = self.sleep(timeout) => self.run_readable(caller, run).await,
         };
         self.shared.with_final_text(now?).await
@@ -55,7 +78,7 @@ impl Kernel {
         if Until::Ended.is_met(&found) {
             return self.shared.with_final_text(found).await;
         }
-        let events = self.run_changes(caller, &found).await?;
+        let events = self.run_changes(caller, &found, None).await?;
         let run = self.run_reaches(caller, run, events, Until::Ended).await?;
         match Until::Ended.is_met(&run) {
             true => self.shared.with_final_text(run).await,
@@ -63,11 +86,16 @@ impl Kernel {
         }
     }
 
-    /// Subscribes to the events of a run's session from now on.
-    async fn run_changes(&self, caller: &Caller, run: &Run) -> Result<Subscription, Error> {
+    /// Subscribes to the events of a run's session: after `from`, or from now on.
+    async fn run_changes(
+        &self,
+        caller: &Caller,
+        run: &Run,
+        from: Option<Position>,
+    ) -> Result<Subscription, Error> {
         let subscription = self.shared.subscribe(run.session, SubscriptionMode::Observer).await?;
-        let now = subscription.feed().position();
-        Ok(subscription.with_reader(&caller.owner, caller.owner != run.owner).resume(now).events_only())
+        let from = from.unwrap_or_else(|| subscription.feed().position());
+        Ok(subscription.with_reader(&caller.owner, caller.owner != run.owner).resume(from).events_only())
     }
 
     /// Waits until the run meets the condition. `events` begin before the call, so no event is missed between the first
@@ -84,18 +112,23 @@ impl Kernel {
             if until.is_met(&now) {
                 return Ok(now);
             }
-            loop {
-                match events.next().await.transpose()? {
-                    Some(Item::Event(event)) if event.run == Some(run) && until.is_met_by(&event.body) => {
-                        break;
-                    }
-                    // Pruned events may have ended the run.
-                    Some(Item::Reset(_)) => break,
-                    Some(_) => {}
-                    // The stream ends with its session or with the process: no more events come.
-                    None => return self.run_readable(caller, run).await,
-                }
+            if !next_met(&mut events, run, until).await? {
+                return self.run_readable(caller, run).await;
             }
         }
     }
+}
+
+/// Reads events until one may fulfil the condition. Returns false if no more events come: the stream ends with its session
+/// or with the process.
+async fn next_met(events: &mut Subscription, run: RunId, until: Until) -> Result<bool, Error> {
+    while let Some(item) = events.next().await {
+        match item? {
+            Item::Event(event) if event.run == Some(run) && until.is_met_by(&event.body) => return Ok(true),
+            // Pruned events may have ended the run.
+            Item::Reset(_) => return Ok(true),
+            _ => {}
+        }
+    }
+    Ok(false)
 }

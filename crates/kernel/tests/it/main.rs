@@ -19,6 +19,7 @@ mod client_tools;
 mod cluster;
 mod commits;
 mod compaction;
+mod context;
 mod delegation;
 mod failures;
 mod feedback;

@@ -152,3 +152,38 @@ async fn waiting_does_not_poll_the_store() {
     execution.end(End::succeeded());
     assert_eq!(with_timeout(waiting).await.unwrap().state.status(), RunStatus::Succeeded);
 }
+
+#[tokio::test]
+async fn waiting_from_the_acceptance_sees_an_end_that_came_first_and_reads_nothing() {
+    let store = Arc::new(MemoryStore::default());
+    let disk = Disk::on_memory(store.clone());
+    let (adapter, mut control) = puppet(&disk.store, PuppetBehavior::default());
+    let world = World::with(disk, Options::default(), vec![adapter]).await;
+    for ends_first in [true, false] {
+        let accepted = world.send(puppet_request("a", "go")).await.unwrap();
+        let execution = control.next().await;
+        execution.handle.delta(0, "done").unwrap();
+        let reads = store.reads();
+        let waiting = world.kernel.run_wait_from(&world.me, &accepted.run, accepted.position, MINUTE);
+        let waited = match ends_first {
+            true => {
+                execution.end(End::succeeded());
+                run_ready_tasks().await;
+                with_timeout(waiting).await
+            }
+            false => {
+                let ended = async {
+                    run_ready_tasks().await;
+                    execution.end(End::succeeded());
+                };
+                with_timeout(async { tokio::join!(waiting, ended) }).await.0
+            }
+        };
+        let waited = waited.unwrap();
+        assert_eq!(
+            (waited.state.status(), waited.final_text.as_deref()),
+            (RunStatus::Succeeded, Some("done"))
+        );
+        assert_eq!(store.reads(), reads, "ends first: {ends_first}");
+    }
+}

@@ -10,6 +10,7 @@ use mainspring_store::{Homes, PostgresError, PostgresOptions, PostgresStore, Sea
 
 use crate::cluster::{database, psql};
 use crate::fixtures::*;
+use crate::keys::key;
 
 const LEASE_MS: u64 = 1_500;
 
