@@ -1,4 +1,4 @@
-//! The result of a step: what a model was given, and what came of it.
+//! The result of a step: the input of the model, its answer, and the results of the tools that it called.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use mainspring_core::{Block, Message, Step, StepInput};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// A model call with what it was given and what came of it.
+/// A model call with its input, its answer and the results of the tools that it called.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]

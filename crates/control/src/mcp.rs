@@ -48,13 +48,13 @@ fn tool(known: &ControlTool) -> Tool {
         .with_annotations(annotations)
 }
 
-/// How long a call takes before its caller is first told that it is at work.
+/// The duration of a call after which the first progress is reported.
 const FIRST_PROGRESS_MS: u64 = 1_000;
-/// How often the caller is told afterwards.
+/// The interval of later progress reports.
 const PROGRESS_INTERVAL_MS: u64 = 10_000;
 
-/// Waits for `call`. A caller that has asked for it, by a progress token, is told from time to time that the call goes on, so
-/// that it need not give up: a delegation takes as long as the child's work. `sleep` waits for milliseconds.
+/// Waits for `call`. If the caller has sent a progress token, reports progress from time to time, so that the caller
+/// does not give up: a delegation takes as long as the child's work. `sleep` waits for milliseconds.
 pub async fn with_progress<T, S: Future<Output = ()>>(
     context: &RequestContext<RoleServer>,
     name: &str,
@@ -76,7 +76,7 @@ pub async fn with_progress<T, S: Future<Output = ()>>(
             f64::from(u32::try_from(seconds).unwrap_or(u32::MAX)),
         );
         progress.message = Some(format!("{name} has been working for {seconds} s"));
-        // A caller that has left needs no progress; the call ends when its connection does.
+        // A caller that has disconnected needs no progress; the call ends with its connection.
         let _ = context.peer.notify_progress(progress).await;
     }
 }

@@ -28,7 +28,7 @@ const LEASE_MS: u64 = 2_000;
 const SHORT_PROMPTS: usize = 5;
 /// The prompt whose run is interrupted.
 const LONG_PROMPT: &str = "stream 60 every 50ms tick; say the answer is complete";
-/// Time between two questions to a server.
+/// Time between two polls of a server.
 const POLL_MS: u64 = 20;
 /// The longest that the demo waits for anything.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -49,7 +49,7 @@ struct DemoCluster {
 }
 
 impl DemoRunner<'_> {
-    /// Shows a prompt through one server, the end of another, and that nothing is lost.
+    /// Sends a prompt through one server, kills another, and checks that nothing is lost.
     pub(super) async fn run_cluster(&self) -> Result<Exit, CliError> {
         self.print_title("Three servers on one PostgreSQL")?;
         let mut cluster = DemoCluster::start().await?;
@@ -225,7 +225,7 @@ impl DemoCluster {
         Ok(())
     }
 
-    /// Waits until a run fulfils a condition. Errors while nobody is active do not count.
+    /// Waits until a run fulfils a condition. Ignores errors while no server is active.
     async fn wait_run(
         &self,
         client: &Client,

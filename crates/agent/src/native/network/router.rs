@@ -398,7 +398,7 @@ fn ask_again(messages: &mut Vec<RequestMessage>, text: &str, calls: Vec<ToolUse>
     });
 }
 
-/// Calls a model without streaming its text anywhere. An error comes with whether the model has produced anything.
+/// Calls a model without streaming its text anywhere. The error says whether the model had produced anything.
 async fn complete(
     model: &SelectedModel,
     request: Request,
