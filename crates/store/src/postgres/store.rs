@@ -74,7 +74,7 @@ impl Store for PostgresStore {
             )));
         }
         let cursors = self.inlets[self.inlet(commit.fence)].commit(commit).await?;
-        // An agent's process or a tool begins after a commit. A server that was paused must not begin it.
+        // An agent's process or a tool starts after a commit. A server that was paused must not start it.
         self.shared.check_held()?;
         Ok(cursors)
     }
@@ -173,7 +173,7 @@ impl Store for PostgresStore {
     async fn unfinished(&self) -> Result<Unfinished, StoreError> {
         match self.shared.home.get() {
             None => snapshot!(self, sessions::unfinished),
-            // The leader recovers sessions without a home.
+            // Only the leader recovers sessions without a home.
             Some(_) if !self.shared.leads.load(Ordering::Acquire) => Ok(Unfinished::default()),
             Some(home) => snapshot!(self, sessions::unfinished_without_home, *home),
         }

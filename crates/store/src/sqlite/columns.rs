@@ -131,7 +131,7 @@ impl<'row> Columns<'row> {
     fn read<T: FromSql>(&self, index: usize) -> Result<T> {
         match self.kept(index).map(T::column_result) {
             Some(Ok(value)) => Ok(value),
-            // Reads it again if it is invalid, for the error of the row.
+            // Reads an invalid value again, to get the error of the row.
             _ => self.row.get(index),
         }
     }

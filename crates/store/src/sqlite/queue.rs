@@ -27,7 +27,7 @@ struct Inner<U, L, B> {
     background: VecDeque<B>,
     /// The number of groups since lazy work was last taken, counted while some is queued.
     groups_since_lazy: u32,
-    /// The same for background work.
+    /// The number of groups since the last step of background work.
     groups_since_background: u32,
     /// Set by tests to control the contents of a group.
     paused: bool,
@@ -156,7 +156,7 @@ impl<U, L, B> Inner<U, L, B> {
         self.urgent.is_empty() && self.lazy.is_empty() && self.background.is_empty()
     }
 
-    /// Takes a step of background work if nothing else `is_idle`, or if the work has waited for long enough.
+    /// Takes a step of background work if the queue `is_idle` otherwise, or if the work has waited for long enough.
     fn take_background(&mut self, is_idle: bool) -> Option<Background<B>> {
         if self.background.is_empty() {
             self.groups_since_background = 0;
