@@ -62,7 +62,7 @@ impl Kernel {
         if count >= limit {
             return Err(Error::TooMany { what: "agents", limit });
         }
-        // The same version again makes none.
+        // Putting an existing version again does not count against the quota.
         if self.agent_row(caller, &name).await?.is_none() {
             self.shared.check_agents(&caller.owner, count)?;
         }

@@ -233,7 +233,7 @@ impl Shared {
         mode: SubscriptionMode,
     ) -> Result<Subscription, Error> {
         if self.options.homes.is_some() {
-            // A reader gets what its session's actor publishes, so both are at the same process.
+            // A reader follows the events of the session's actor, so the actor must be in this process.
             Box::pin(self.check_home(session)).await?;
         }
         let subscription = self.add_subscription(session, mode)?;

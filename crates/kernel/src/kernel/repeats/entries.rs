@@ -1,4 +1,4 @@
-//! The requests that may be repeated, found by what a call asks for: never by a scan of all of them.
+//! The requests that may be repeated, with an index for each kind of lookup, so that no lookup scans all of them.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -11,7 +11,7 @@ pub(super) type CallerName = (String, Option<String>);
 /// A request, under its name.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Entry {
-    /// Who has sent the request.
+    /// The sender of the request.
     pub(super) caller: CallerName,
     /// The hash of the operation and the body.
     pub(super) request: String,
@@ -111,7 +111,8 @@ impl Entries {
         closed.into_iter().filter_map(|name| Some((name.clone(), self.remove(&name)?))).collect()
     }
 
-    /// Removes the requests whose last arrival is old, unless they are being handled. What is before an old time is old.
+    /// Removes the requests whose last arrival is old, unless they are being handled. If a time is old, so are all
+    /// earlier ones.
     pub(super) fn forget(&mut self, is_old: impl Fn(Time) -> bool) -> Vec<(String, Entry)> {
         let old = self.by_arrival.iter().take_while(|(arrived_at, _)| is_old(*arrived_at));
         let is_idle = |name: &str| self.get(name).is_some_and(|entry| entry.handling == 0);
