@@ -1,4 +1,4 @@
-//! Changes of threads. Each is carried out under a name that its repetitions share.
+//! Changes of threads. Each runs under a request name that its repetitions share.
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -35,7 +35,7 @@ pub(super) const METADATA: &str = "threads";
 /// Goals that one turn may declare.
 const MAX_GOALS: usize = 5;
 
-/// Ends a request: a refused one is not repeated, an accepted one keeps its name.
+/// Settles a request: a refused request is forgotten, an accepted one keeps its name.
 pub(super) async fn settle<T>(
     http: &Http,
     request: &Repeatable,
@@ -65,8 +65,8 @@ pub(super) struct Started {
     messages: usize,
 }
 
-/// Answers with a new thread as it was started. The events of the package are those after the record: an answer that the
-/// agent gives before this response is sent comes with the first delta.
+/// Answers with a new thread as it was started. The record holds only the messages that the request has sent. An answer
+/// of the agent comes with the first delta, even if it exists before this response is sent.
 pub(super) async fn started_response(
     http: &Http,
     caller: &ThreadCaller,
@@ -414,7 +414,7 @@ async fn submit_results(
         return Ok(put_tools(http, caller, &path.by(), tools).await?);
     }
     let Some((run, wait)) = present.client_wait() else {
-        // The run has taken the results when they arrived first.
+        // The first arrival of this request has already delivered the results.
         return match request.is_repeated {
             true => Ok(()),
             false => Err(Problem::invalid("the thread does not wait for results of client tools")),
@@ -449,7 +449,7 @@ pub(super) async fn thread_cancel(
     for run in present.queued.iter().chain(&present.active) {
         match http.kernel.run_cancel(&caller.caller, run.id).await {
             Ok(_) => {}
-            // The run has ended in the meantime.
+            // The run has ended since the view was read.
             Err(error) if matches!(error.code(), "run_ended" | "run_merged") => {}
             Err(error) => return Err(error.into()),
         }
