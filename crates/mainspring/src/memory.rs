@@ -1,8 +1,8 @@
 //! Memory candidates: hands each of them to the command that the operator has configured, and records its decision.
 //!
 //! The command gets the candidate as JSON on its standard input, and decides by its exit code: 0 accepts, 1 rejects.
-//! Anything else is no decision, and the candidate is offered again later. A crash between the command's end and the
-//! record of its decision makes the command run again with the same artifact id.
+//! Any other exit code is no decision, and the candidate is offered again later. A crash between the command's end and
+//! the record of its decision makes the command run again with the same artifact id.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -29,7 +29,7 @@ const REASON_BYTES: u64 = 2_000;
 /// Variables of the environment that the command inherits.
 const INHERITED_ENV: [&str; 5] = ["PATH", "HOME", "LANG", "TMPDIR", "USER"];
 
-/// Has every candidate decided by `command`, until the kernel stops.
+/// Runs `command` for every candidate until the kernel stops.
 pub(crate) async fn run(kernel: Kernel, command: Vec<String>) {
     let tasks = kernel.tasks().clone();
     loop {
@@ -49,8 +49,8 @@ pub(crate) async fn run(kernel: Kernel, command: Vec<String>) {
     }
 }
 
-/// Has all candidates decided. One without a decision does not hold the others up, but a command that cannot be started
-/// does. Returns the last reason why a candidate was not decided.
+/// Runs the command for all candidates. A candidate without a decision does not stop the others, but a command that
+/// cannot be started does. Returns the last reason why a candidate was not decided.
 async fn decide_all(kernel: &Kernel, command: &[String]) -> Result<(), String> {
     let (mut after, mut undecided) = (None, Ok(()));
     loop {
