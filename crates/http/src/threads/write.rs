@@ -12,8 +12,8 @@ use mainspring_api::threads::{
 };
 use mainspring_api::{Opening, PromptContent, ResultMessage, ResultsAppend};
 use mainspring_core::{
-    Answer, Block, ClientResult, ClientTool, DeclaredGoal, NewFeedback, Policy, RequestName, ResultStatus,
-    Role, RunOptions, Session, SessionId, Visibility,
+    Answer, Block, ClientResult, ClientTool, DeclaredGoal, NewFeedback, Policy, Refusal, RequestName,
+    ResultStatus, Role, RunOptions, Session, SessionId, Visibility,
 };
 use mainspring_kernel::Error;
 use mainspring_kernel::kernel::{
@@ -450,7 +450,7 @@ pub(super) async fn thread_cancel(
         match http.kernel.run_cancel(&caller.caller, run.id).await {
             Ok(_) => {}
             // The run has ended since the view was read.
-            Err(error) if matches!(error.code(), "run_ended" | "run_merged") => {}
+            Err(Error::Refused(Refusal::Ended { .. } | Refusal::Merged { .. })) => {}
             Err(error) => return Err(error.into()),
         }
     }

@@ -249,7 +249,7 @@ impl Kernel {
         match self.run_readable(caller, found.run).await {
             Ok(_) => Ok(found),
             // The message must not reveal the run of another owner's attempt.
-            Err(error) if error.code() == not_found().code() => Err(not_found()),
+            Err(Error::NotFound { .. }) => Err(not_found()),
             Err(error) => Err(error),
         }
     }
