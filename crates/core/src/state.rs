@@ -158,7 +158,7 @@ pub enum Expect {
 
 /// A precondition was not met. Version 0 stands for an absent key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("version {expected} was expected, it stands at {current}")]
+#[error("version {expected} was expected, but the version is {current}")]
 pub struct VersionMismatch {
     /// The expected version.
     pub expected: u64,

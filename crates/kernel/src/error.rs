@@ -151,7 +151,9 @@ pub enum Error {
         name: String,
     },
     /// The name of the goal type is that of a shared one with different content.
-    #[error("the goal type {name:?} is everybody's: it is built in, or configured; choose another name")]
+    #[error(
+        "the goal type {name:?} is shared by all owners: it is built in, or configured; choose another name"
+    )]
     GoalTypeTaken {
         /// Name of the goal type.
         name: String,
@@ -174,7 +176,9 @@ pub enum Error {
         reason: String,
     },
     /// The object was changed by another request. Read it again, then retry.
-    #[error("it was changed meanwhile: version {expected} was expected, it stands at {now}")]
+    #[error(
+        "the object has changed meanwhile: version {expected} was expected, but its version is {now}; read it again"
+    )]
     Changed {
         /// Version that the caller expected.
         expected: u64,
@@ -286,7 +290,9 @@ pub enum Error {
         limit: usize,
     },
     /// Waiting for the session would be a deadlock.
-    #[error("{0} waits, itself or through others, for the session that would wait for it; spawn instead")]
+    #[error(
+        "{0} already waits, itself or through others, for this session: each would wait for the other; spawn instead"
+    )]
     WouldDeadlock(SessionId),
     /// The process is stopping. Retry later.
     #[error("mainspring is shutting down; try again once it is back")]

@@ -376,7 +376,7 @@ impl Execution<'_> {
             records.push(Record::Output { output, error });
         }
         if route.end == Some(RouteEnd::MaxIter) {
-            let text = format!("the network has made its most agent calls ({}) and ends", route.calls);
+            let text = format!("the network has reached its maximum of {} agent calls and ends", route.calls);
             records.push(Record::Progress { text });
         }
         let has_state = records.iter().any(|record| matches!(record, Record::RunState { .. }));

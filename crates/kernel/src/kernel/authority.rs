@@ -66,7 +66,7 @@ impl Kernel {
         if operation == CANCEL && call.run.mode == Mode::Ask && !self.is_child(resource, call.run.id).await? {
             self.record_control(&call, Approval::Denied, Decider::policy("mode_ask")).await?;
             return Err(Error::Forbidden(
-                "a run that may only answer cancels no runs but those that it delegated".into(),
+                "a run in the mode `ask` may cancel only the runs that it delegated".into(),
             ));
         }
         match control_verdict(&layers, &call.action) {

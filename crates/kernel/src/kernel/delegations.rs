@@ -249,7 +249,7 @@ impl Kernel {
         }
         if agent.agent.is_some() && request.session.new.visibility == Some(Visibility::Org) {
             return Err(Error::Forbidden(
-                "an agent shows its work to nobody else: leave out `visibility`".into(),
+                "an agent cannot share the session of its child: leave out `visibility`".into(),
             ));
         }
         let fingerprint = idempotency::fingerprint(&(parent.id, &request.in_order()));

@@ -123,12 +123,13 @@ impl Execution<'_> {
                 Err(problem) => problem,
             };
             if asked == MAX_ASKED_AGAIN {
-                let message = format!("the routing model chose nobody after {} tries: {problem}", asked + 1);
+                let message =
+                    format!("the routing model made no valid choice in {} tries: {problem}", asked + 1);
                 return Err(Exit::failed("routing_failed", message));
             }
             ask_again(&mut request.messages, &text, completion.calls, &problem);
         }
-        Err(Exit::failed("routing_failed", "the routing model chose nobody"))
+        Err(Exit::failed("routing_failed", "the routing model made no valid choice"))
     }
 
     /// The routing model: that of the run's options, as for members, else its own, else that of the network.
