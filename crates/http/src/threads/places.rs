@@ -47,7 +47,7 @@ impl<'a> PathPlaces<'a> {
     }
 
     /// Returns all positions that were asked for.
-    pub(super) fn known(self) -> Places {
+    pub(super) fn into_places(self) -> Places {
         self.found
     }
 }
@@ -113,7 +113,7 @@ mod tests {
         let path = Path::default().continued(0, &first);
         let mut places = PathPlaces::new(&path, 0, None);
         all(&mut places);
-        let known = places.known();
+        let known = places.into_places();
         for kept in [0, 1, 7, 29, 30] {
             let new: Vec<_> = (40..45).map(|number| message(number, number / 2)).collect();
             let other = path.continued(kept, &new);

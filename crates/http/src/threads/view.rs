@@ -66,7 +66,7 @@ impl View {
         let mut places = PathPlaces::new(&path, transcript.kept, earlier_places);
         let goals = goals(&transcript, &snapshot, &mut places);
         let tasks = snapshot.tasks.iter().flatten().map(|task| of_task(&path, task, &mut places)).collect();
-        let places = places.known();
+        let places = places.into_places();
         Self::of(transcript, path, Arc::new(Plan { goals, tasks, snapshot, places }))
     }
 

@@ -24,7 +24,7 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    fn asked(&self) -> (CallerName, String) {
+    fn request_key(&self) -> (CallerName, String) {
         (self.caller.clone(), self.request.clone())
     }
 }
@@ -46,7 +46,7 @@ impl Entries {
 
     /// Adds a request.
     pub(super) fn insert(&mut self, name: String, entry: Entry) {
-        self.by_request.entry(entry.asked()).or_default().insert(name.clone());
+        self.by_request.entry(entry.request_key()).or_default().insert(name.clone());
         if let Some(thread) = entry.thread {
             self.by_thread.entry(thread).or_default().insert(name.clone());
         }
@@ -57,7 +57,7 @@ impl Entries {
     /// Removes a request.
     pub(super) fn remove(&mut self, name: &str) -> Option<Entry> {
         let entry = self.by_name.remove(name)?;
-        take(&mut self.by_request, &entry.asked(), name);
+        take(&mut self.by_request, &entry.request_key(), name);
         if let Some(thread) = entry.thread {
             take(&mut self.by_thread, &thread, name);
         }
