@@ -187,7 +187,7 @@ impl ServerHandler for Tools {
         let sleep = |millis| self.clock.sleep_for(millis);
         tokio::select! {
             result = mcp::with_progress(&context, &name, sleep, call) => Ok(result?.into()),
-            // Nobody reads the answer any more. Runs that the call started go on.
+            // Nobody reads the answer any more. Runs that the call started continue.
             () = context.ct.cancelled() => Err(ErrorData::internal_error("the request was cancelled", None)),
         }
     }

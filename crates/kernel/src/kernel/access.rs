@@ -71,7 +71,7 @@ impl Caller {
         Self { role, ..self }
     }
 
-    /// The caller as the one who decides on an approval.
+    /// The caller as the party that decides on an approval.
     pub(crate) fn decider(&self) -> Decider {
         let owner_id = self.owner.clone();
         match self.key {

@@ -1,6 +1,6 @@
 //! The operations of the control tools on the kernel itself, for one caller.
 //!
-//! Requests and answers are those of the API, so that a tool cannot tell this from a client of the kernel.
+//! Requests and answers are those of the API, so that a tool works on the kernel and on a client of it alike.
 
 use std::sync::Arc;
 

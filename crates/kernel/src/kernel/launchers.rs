@@ -237,8 +237,8 @@ fn agent(record: EdgeRecord) -> Result<AgentRecord, Error> {
     })
 }
 
-/// The org that agents belong to; without one, the owner. The two are told apart, since an owner may have the name of
-/// an org.
+/// The org that agents belong to; without one, the owner. The text distinguishes the two, since an owner may have the
+/// name of an org.
 fn scope(caller: &Caller) -> String {
     match &caller.org {
         Some(org) => format!("org:{org}"),

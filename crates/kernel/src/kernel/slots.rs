@@ -74,7 +74,7 @@ impl Shared {
         })
     }
 
-    /// Wakes all readers, to look at more than their feeds.
+    /// Wakes all readers, to check more than their feeds.
     pub(super) fn wake_readers(&self) {
         self.slots.lock().values().for_each(|slot| slot.feed.wake_readers());
     }

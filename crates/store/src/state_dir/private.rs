@@ -28,17 +28,17 @@ const STICKY: u32 = 0o1000;
 /// Why a folder or file is not private enough to be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exposure {
-    /// Others can write it.
+    /// Others can write the file or folder.
     Writable,
-    /// It is a secret, and others can read it.
+    /// The file is a secret, and others can read it.
     Readable,
-    /// It belongs to another user.
+    /// The file or folder belongs to another user.
     Foreign,
-    /// It is a secret behind a symbolic link.
+    /// The file is a secret behind a symbolic link.
     Link,
-    /// It is data behind a symbolic link.
+    /// The file or folder is data behind a symbolic link.
     LinkedData,
-    /// It lies above the state directory, and everybody can rename what is in it.
+    /// The folder lies above the state directory, and everybody can rename its entries.
     Replaceable,
 }
 
