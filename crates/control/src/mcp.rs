@@ -6,33 +6,64 @@ use std::sync::Arc;
 use futures_util::future::{Either, select};
 use mainspring_api::control::ControlTool;
 use rmcp::model::{
-    CallToolRequestParams, CallToolResult, ContentBlock, Implementation, ListToolsResult,
-    ProgressNotificationParam, ServerCapabilities, ServerConfig, Tool, ToolAnnotations,
+    CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, Implementation, ListToolsResult,
+    PaginatedRequestParams, ProgressNotificationParam, ServerCapabilities, ServerConfig, Tool,
+    ToolAnnotations,
 };
 use rmcp::service::RequestContext;
-use rmcp::{ErrorData, RoleServer};
+use rmcp::{ErrorData, RoleServer, ServerHandler};
 use serde_json::Value;
 
 use crate::{ControlTools, is_control_tool, tools};
 
-/// Describes a server of the control tools.
-pub fn server_config() -> ServerConfig {
-    ServerConfig::new(ServerCapabilities::builder().enable_tools().build())
-        .with_server_info(Implementation::new("mainspring", env!("CARGO_PKG_VERSION")))
-        .with_instructions(
-            "Durable agent sessions: list them, read their runs, send them messages, delegate work, cancel. Answers are \
-             JSON with ok; lists are bounded and have a cursor for the next page.",
-        )
+/// Answers calls of the control tools: the part in which their servers differ.
+pub trait AnswerCalls: Send + Sync + 'static {
+    /// Answers a call. Dropped if the caller cancels its request.
+    fn answer_call(
+        &self,
+        request: CallToolRequestParams,
+        context: &RequestContext<RoleServer>,
+    ) -> impl Future<Output = Result<CallToolResult, ErrorData>> + Send;
 }
 
-/// Lists the control tools.
-pub fn list_tools() -> ListToolsResult {
-    ListToolsResult::with_all_items(tools().iter().map(tool).collect())
-}
+/// An MCP server of the control tools.
+#[derive(Debug, Clone)]
+pub struct ToolServer<A>(pub A);
 
-/// Returns the description of a control tool.
-pub fn get_tool(name: &str) -> Option<Tool> {
-    tools().iter().find(|known| known.name == name).map(tool)
+impl<A: AnswerCalls> ServerHandler for ToolServer<A> {
+    fn get_info(&self) -> ServerConfig {
+        ServerConfig::new(ServerCapabilities::builder().enable_tools().build())
+            .with_server_info(Implementation::new("mainspring", env!("CARGO_PKG_VERSION")))
+            .with_instructions(
+                "Durable agent sessions: list them, read their runs, send them messages, delegate work, cancel. Answers \
+                 are JSON with ok; lists are bounded and have a cursor for the next page.",
+            )
+    }
+
+    async fn list_tools(
+        &self,
+        _request: Option<PaginatedRequestParams>,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        Ok(ListToolsResult::with_all_items(tools().iter().map(tool).collect()))
+    }
+
+    fn get_tool(&self, name: &str) -> Option<Tool> {
+        tools().iter().find(|known| known.name == name).map(tool)
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let answer = pin!(self.0.answer_call(request, &context));
+        match select(answer, pin!(context.ct.cancelled())).await {
+            Either::Left((result, _)) => Ok(result?.into()),
+            // Nobody reads the answer any more. Runs that the call started continue.
+            Either::Right(_) => Err(ErrorData::internal_error("the request was cancelled", None)),
+        }
+    }
 }
 
 fn tool(known: &ControlTool) -> Tool {
