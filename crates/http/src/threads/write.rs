@@ -137,12 +137,13 @@ async fn fill(
     goals: Vec<DeclaredGoal>,
 ) -> Result<(), Problem> {
     let thread = SessionRef::Id(session.id);
-    // A repeated request adds nothing to a thread that has gone on.
+    // All tools are there before the first message. A repeated request must not replace tools that were changed since.
     if session.tip.is_none() {
         put_tools(http, caller, &thread, tools).await?;
-        for (number, (role, text)) in seeded.into_iter().enumerate() {
-            append(http, caller, &thread, format!("{name}.{number}"), role, text).await?;
-        }
+    }
+    // A message that an earlier arrival of this request has appended is not appended again.
+    for (number, (role, text)) in seeded.into_iter().enumerate() {
+        append(http, caller, &thread, format!("{name}.{number}"), role, text).await?;
     }
     if prompt.is_some() || !goals.is_empty() {
         let target = SessionTarget { id: Some(session.id), ..SessionTarget::default() };
