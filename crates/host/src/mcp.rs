@@ -63,6 +63,6 @@ impl AnswerCalls for Tools {
         let name = request.name.clone();
         let call = mcp::call_tool(&tools, request);
         let sleep = |millis| self.clock.sleep_for(millis);
-        mcp::with_progress(context, &name, sleep, call).await
+        Box::pin(mcp::with_progress(context, &name, sleep, call)).await
     }
 }

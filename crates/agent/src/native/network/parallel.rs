@@ -62,7 +62,7 @@ impl Execution<'_> {
             ended.push(self.member_end(name, &child, result).await?);
         }
         if ended.iter().all(|ended| ended.text.is_err()) {
-            let problems: Vec<String> = ended.iter().map(told).collect();
+            let problems: Vec<String> = ended.iter().map(result_text).collect();
             return Err(Exit::failed("members_failed", problems.join("; ")));
         }
         self.record_stage(ended).await
