@@ -24,7 +24,7 @@ pub struct StepResult {
     /// The tool calls of the message, each with its result, in order.
     pub answered_calls: Vec<AnsweredCall>,
     /// The hash of the agent, the output, the tool calls with their results, and the time: BLAKE3 of the canonical JSON of
-    /// `[agent, output, answeredCalls, completedAtMs]`, 64 hexadecimal digits. Absent while a result is missing, and if the
+    /// `[agent, output.content, answeredCalls, completedAtMs]`, 64 hexadecimal digits. Absent while a result is missing, and if the
     /// call failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checksum: Option<String>,
