@@ -23,9 +23,9 @@ pub struct StepResult {
     pub output: Option<Arc<Message>>,
     /// The tool calls of the message, each with its result, in order.
     pub answered_calls: Vec<AnsweredCall>,
-    /// The hash of the agent, the output, the tool calls with their results, and the time: BLAKE3 of the canonical JSON of
-    /// `[agent, output.content, answeredCalls, completedAtMs]`, 64 hexadecimal digits. Absent while a result is missing, and if the
-    /// call failed.
+    /// The hash of the agent, the content of the output, the tool calls with their results, and the time: BLAKE3 of the
+    /// canonical JSON of `[agent, output.content, answeredCalls, completedAtMs]`, 64 hexadecimal digits. Absent while a
+    /// result is missing, and if the call failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checksum: Option<String>,
 }
