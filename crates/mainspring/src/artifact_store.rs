@@ -45,6 +45,7 @@ pub async fn probe(config: &Config) -> Result<Option<String>, String> {
     }
 }
 
+/// Fails if the configuration names an object store, which this build cannot use.
 #[cfg(not(feature = "s3"))]
 pub async fn probe(config: &Config) -> Result<Option<String>, String> {
     blob_store(config, &Clock::system()).map(|_| None).map_err(|error| error.to_string())
