@@ -88,7 +88,7 @@ impl Table {
         }
     }
 
-    /// Says what the last line owes to work that is done for several at once.
+    /// Notes that the last line profits from work that is batched for several callers.
     pub(crate) fn batched(&mut self, what: &str) {
         if let Some(line) = self.lines.last_mut() {
             line[COLUMNS - 1] = what.into();

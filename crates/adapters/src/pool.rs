@@ -252,7 +252,7 @@ impl<W: PooledWorker> Pool<W> {
             others
         };
         for other in others {
-            // It fails only if the runtime shuts down.
+            // Retiring fails only if the runtime shuts down.
             self.retire(other.worker).await.unwrap_or_default();
         }
     }

@@ -54,7 +54,7 @@ const KILL_TIMEOUT_MS: u64 = 5_000;
 const STDERR_DRAIN_TIMEOUT_MS: u64 = 500;
 /// How often to look for remaining processes.
 const SWEEP_INTERVAL_MS: u64 = 20;
-/// The interval between two looks for processes that are being killed. They are gone once two looks in a row find
+/// The interval between two checks for processes that are being killed. They have ended once two checks in a row find
 /// none.
 const KILL_INTERVAL_MS: u64 = 5;
 /// Variables of mainspring's own environment that every agent gets: locations and locale, no secrets.

@@ -189,7 +189,7 @@ impl Definition {
 
     /// Returns true if the system prompt may use state.
     pub fn reads_state(&self) -> bool {
-        // A prompt that mentions the word in its text reads the state in vain.
+        // A false positive only costs a read of the state.
         self.system.as_ref().is_some_and(|system| system.contains('{') && system.contains("state"))
     }
 

@@ -170,8 +170,8 @@ impl CodeRoute {
 /// A router in code, which a definition names as `router.code`.
 #[async_trait]
 pub trait NetworkRouter: Send + Sync + 'static {
-    /// Decides who is called next. It is asked after every call. A decision is recorded and not asked for again; one
-    /// that was not recorded because of a crash is.
+    /// Decides which agents are called next. The router is asked after every call. A recorded decision is not asked for
+    /// again; a decision that a crash prevented from being recorded is.
     async fn route(&self, input: &RouterInput) -> Result<CodeRoute, Failure>;
 }
 

@@ -1,8 +1,8 @@
 //! Templates: texts in the syntax of Jinja whose evaluation is bounded in time, memory and output.
 //!
 //! Anybody with a key may define an agent, and its template runs in the server. So every step and every byte that a
-//! template allocates is charged to a budget before it is spent, and a template that exceeds one ends with an error
-//! that names the limit. No input can make the parser or the evaluation recurse deeper than a constant
+//! template allocates is charged to a budget before it is spent, and a template that exceeds its budget ends with an
+//! error that names the limit. No input can make the parser or the evaluation recurse deeper than a constant
 //! ([why](../../../docs/decisions/0018-quotas-and-shares.md)).
 //!
 //! Supported: `{{ … }}`, `{# … #}`, `raw`, `if`, `for` (with `else`, `recursive` and `loop`), `set`, `with`, `filter`,

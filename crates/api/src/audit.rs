@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct AuditRecord {
-    /// The number of the record: each record has the number after that of the record before it. For callers who read only a
-    /// part of the log, a number that names the record and tells nothing about others.
+    /// The number of the record: each record has the number after that of the record before it. For callers who read
+    /// only a part of the log, a number that identifies the record and reveals nothing about others.
     pub seq: u64,
     /// When the record was written.
     pub at_ms: Time,

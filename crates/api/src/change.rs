@@ -90,10 +90,10 @@ pub struct FileChange {
     /// The artifact that holds the text after the change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after_artifact: Option<ArtifactId>,
-    /// The tool whose call recorded the change. Absent for a file in all.
+    /// The tool whose call recorded the change. Absent in `files`, where a change sums up several calls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool: Option<String>,
-    /// The id of the tool call. Absent for a file in all.
+    /// The id of the tool call. Absent in `files`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_use_id: Option<String>,
     /// True if the tool call failed, or its outcome is unknown. Absent if false.

@@ -44,6 +44,6 @@ pub struct ClusterServer {
     pub adapters: Vec<String>,
     /// Milliseconds since the server was started.
     pub up_ms: u64,
-    /// Milliseconds since the server has shown that it is there.
+    /// Milliseconds since the server last reported that it is alive.
     pub seen_ms: u64,
 }

@@ -22,8 +22,8 @@ pub struct NewKey {
     /// The role of the key; `member` if not given.
     #[serde(default)]
     pub role: AccessRole,
-    /// When the key expires, not later than the key that creates it. If not given, with that key, or never if that one does
-    /// not expire.
+    /// When the key expires, not later than the key that creates it. If not given, the key expires together with the
+    /// key that creates it, or never if that key does not expire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at_ms: Option<Time>,
     /// The folders in which agents of the key's holder may work, as absolute paths. If not given: any for the server's own

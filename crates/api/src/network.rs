@@ -1,9 +1,10 @@
-//! The way of a run through its network.
+//! The route of a run through its network.
 
 use mainspring_core::{Route, RunId, RunStatus, Time, Usage};
 use serde::{Deserialize, Serialize};
 
-/// The way of a run through its network. Without decisions if its agent is not a network.
+/// The route of a run through its network: the decisions of its router and the calls of members. Empty if the run's
+/// agent is not a network.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]

@@ -28,7 +28,7 @@ pub struct Problem {
     /// Of `session_busy`: the status of the run that keeps the session busy.
     #[serde(rename = "runStatus", default, skip_serializing_if = "Option::is_none")]
     pub run_status: Option<RunStatus>,
-    /// Of `already_answered`: the one who answered first.
+    /// Of `already_answered`: the party that answered first.
     #[serde(rename = "answeredBy", default, skip_serializing_if = "Option::is_none")]
     pub answered_by: Option<Box<Decider>>,
     /// Of `already_answered`: when the first answer was given.

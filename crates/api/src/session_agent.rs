@@ -45,7 +45,7 @@ pub struct SessionAgent {
 pub struct SourcedText {
     /// The text.
     pub value: String,
-    /// Where it comes from.
+    /// The origin of the text.
     pub from: AgentSource,
 }
 
@@ -55,7 +55,7 @@ pub struct SourcedText {
 pub struct SourcedValue {
     /// The value.
     pub value: Value,
-    /// Where it comes from.
+    /// The origin of the value.
     pub from: AgentSource,
 }
 
@@ -66,11 +66,11 @@ pub struct AgentTool {
     /// The tool.
     #[serde(flatten)]
     pub tool: OfferedTool,
-    /// Where it comes from: the session's tools are executed by the caller, the others by the server.
+    /// The origin of the tool: the session's tools are executed by the caller, the others by the server.
     pub from: AgentSource,
 }
 
-/// Where a part of an agent comes from.
+/// The origin of a part of an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]

@@ -1,4 +1,4 @@
-//! The result of a step: what a model was given, and what came of it.
+//! The result of a step: the input of the model, its answer, and the results of the tools that it called.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use mainspring_core::{Block, Message, Step, StepInput};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// A model call with what it was given and what came of it.
+/// A model call with its input, its answer and the results of the tools that it called.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
@@ -23,9 +23,9 @@ pub struct StepResult {
     pub output: Option<Arc<Message>>,
     /// The tool calls of the message, each with its result, in order.
     pub answered_calls: Vec<AnsweredCall>,
-    /// The hash of the agent, the output, the tool calls with their results, and the time: BLAKE3 of the canonical JSON of
-    /// `[agent, output, answeredCalls, completedAtMs]`, 64 hexadecimal digits. Absent while a result is missing, and if the
-    /// call failed.
+    /// The hash of the agent, the content of the output, the tool calls with their results, and the time: BLAKE3 of the
+    /// canonical JSON of `[agent, output.content, answeredCalls, completedAtMs]`, 64 hexadecimal digits. Absent while a
+    /// result is missing, and if the call failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checksum: Option<String>,
 }

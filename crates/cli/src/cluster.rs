@@ -6,7 +6,8 @@ use super::Context;
 use super::connection::{Connection, Purpose};
 use super::error::{CliError, Exit};
 
-/// A server that stands by is seen several times in this time, unless the lease is much longer than by default.
+/// A server that was not seen for this long counts as silent. Servers report several times within it, unless the lease
+/// is much longer than the default.
 const SILENT_MS: u64 = 15_000;
 
 /// Show the servers that share the database
@@ -31,7 +32,7 @@ impl Cluster {
             output.print_note("this server is not one of a cluster: see docs/cluster.md")?;
             return Ok(Exit::Done);
         }
-        // Only servers that share the work tell their adapters.
+        // Only servers that share the work report their adapters.
         let shares_work = cluster.servers.iter().any(|server| !server.adapters.is_empty());
         let rows = cluster.servers.into_iter().map(|server| {
             let role = match (server.active, server.working) {

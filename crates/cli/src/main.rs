@@ -270,7 +270,7 @@ fn hide_memory() {
     {
         use rustix::process::{DumpableBehavior, set_dumpable_behavior};
         if std::env::var_os(mainspring_adapters::process::MARK_VARIABLE).is_none() {
-            // Without it, the process works as well.
+            // Best effort: without it the process works as well.
             let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
         }
     }

@@ -16,11 +16,11 @@ use super::Context;
 use super::connection::{Purpose, is_serving, owner_client};
 use super::error::{CliError, Exit};
 
-/// Time between two looks for the server.
+/// Time between two checks for the server.
 const RETRY_INTERVAL_MS: u64 = 20;
-/// Looks for a server that was started: it checks its database first.
+/// Checks for a server that was started: it checks its database first.
 const MAX_ATTEMPTS: u32 = 1_500;
-/// Looks for another server after the started one has exited.
+/// Checks for another server after the started one has exited.
 const ATTEMPTS_AFTER_EXIT: u32 = 100;
 /// Time in which a browser that cannot be opened is noticed.
 const BROWSER_TIMEOUT_MS: u64 = 2_000;

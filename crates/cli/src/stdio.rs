@@ -7,14 +7,13 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 
 use clap::Args;
-use mainspring_api::jsonl::codes::protocol_code;
+use mainspring_api::jsonl::{Code, LineIds, Reply};
 use mainspring_core::Time;
 use mainspring_host::jsonl::{self, Disconnect, Jsonl};
 use mainspring_host::{Keeper, Link};
 use mainspring_kernel::clock::Clock;
 use mainspring_store::OmiOffer;
 use mainspring_system::ids::Ids;
-use serde_json::json;
 
 use super::Context;
 use super::connection::{Connection, Purpose};
@@ -52,11 +51,14 @@ pub(super) fn parse_alias(text: &str) -> Result<(String, String), String> {
     Ok((name.to_owned(), adapter.to_owned()))
 }
 
+/// Writes a line that belongs to no request.
+fn print_line(reply: &Reply<'_>) -> std::io::Result<()> {
+    std::io::stdout().write_all(&reply.encode(&LineIds::default()))
+}
+
 /// Reports on the protocol why the process ends: a host reads only standard output.
 pub(super) fn print_end(error: &CliError) {
-    let (code, reason) = protocol_code(&error.code);
-    let line = json!({"type": "error", "message": error.message, "code": code, "reason": reason});
-    let _ = writeln!(std::io::stdout(), "{line}");
+    let _ = print_line(&Reply::error(&error.code, &error.message));
 }
 
 impl Stdio {
@@ -129,12 +131,10 @@ async fn connect<'a>(context: &'a Context<'a>, clock: &Clock) -> Result<Connecti
         opened = &mut opening => return opened,
         () = clock.sleep_for(SILENCE_TIMEOUT_MS) => {}
     }
-    let (code, reason) = protocol_code("not_responding");
     let message = "the process that serves the sessions does not answer: it is stopped or overloaded. This one is ready when \
                    it answers";
-    let line =
-        json!({"type": "status", "available": false, "code": code, "reason": reason, "message": message});
-    writeln!(std::io::stdout(), "{line}")?;
+    let code = Some(Code::new("not_responding"));
+    print_line(&Reply::Status { available: false, code, message: message.into() })?;
     opening.await
 }
 

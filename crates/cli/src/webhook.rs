@@ -140,13 +140,14 @@ fn row(hook: &Hook) -> Vec<String> {
 /// Finds a webhook by its id or the beginning of it.
 async fn find(connection: &mut Connection<'_>, text: &str) -> Result<WebhookId, CliError> {
     let hooks = connection.request(async |client| client.webhook_list().await).await?.items;
-    let text = text.strip_prefix("hook_").unwrap_or(text);
-    let ids = hooks.iter().map(|hook| hook.id);
-    let matches =
-        |id: &WebhookId| id.to_string().strip_prefix("hook_").is_some_and(|id| id.starts_with(text));
-    let found: Vec<WebhookId> = ids.filter(matches).collect();
+    let digits = text.strip_prefix("hook_").unwrap_or(text);
+    if digits.is_empty() {
+        return Err(CliError::bad_request("give some digits of the webhook's id, such as hook_1a2b"));
+    }
+    let starts = |id: &WebhookId| id.to_string().trim_start_matches("hook_").starts_with(digits);
+    let found: Vec<WebhookId> = hooks.iter().map(|hook| hook.id).filter(starts).collect();
     match found[..] {
-        [id] if !text.is_empty() => Ok(id),
+        [id] => Ok(id),
         [] => Err(CliError::not_found(format!("there is no webhook {text:?}: mainspring webhook list"))),
         _ => Err(CliError::bad_request(format!("several webhooks begin with {text:?}: use more of the id"))),
     }

@@ -90,7 +90,7 @@ impl Events {
         self.frames.history.as_deref()
     }
 
-    /// Tells the server in which history the position was read: if another one has taken its place, the stream begins with
+    /// Sets the history in which the position was read. If another history has taken its place, the stream begins with
     /// a reset.
     pub fn in_history(mut self, history: Option<String>) -> Self {
         self.frames.history = history;
@@ -134,7 +134,7 @@ impl Events {
         later.is_ok_and(|page| page.items.is_empty())
             && match Box::pin(client.run_get(run)).await {
                 Ok(run) => run.state.status().is_ended(),
-                // A reader of the run gets the error.
+                // The row of the run is damaged: reading the run reports the error.
                 Err(Error::Refused(problem)) => problem.code == "corrupt",
                 Err(_) => false,
             }

@@ -184,7 +184,7 @@ async fn follow_connection(
     while let Some(item) = events.next().await.transpose()? {
         let OwnerItem::Event(event) = item else { continue };
         if matches!(event.body, Body::EventDamaged { .. }) {
-            // It may have changed a status: the next connection lists them anew.
+            // The damaged event may have changed a status: the next connection lists all of them again.
             return Ok(());
         }
         let mut undescribed = None;

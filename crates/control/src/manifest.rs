@@ -177,7 +177,7 @@ pub struct ControlToolSpec {
     pub input_schema: Map<String, Value>,
 }
 
-/// Returns what models read of all control tools. Cheaper than [`tools`]: the schemas of answers are large.
+/// Returns the parts of all control tools that models read. Cheaper than [`tools`]: the schemas of answers are large.
 pub fn specs() -> impl Iterator<Item = ControlToolSpec> {
     MANIFEST.iter().map(|entry| ControlToolSpec {
         name: entry.name,

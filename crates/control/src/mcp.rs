@@ -6,33 +6,64 @@ use std::sync::Arc;
 use futures_util::future::{Either, select};
 use mainspring_api::control::ControlTool;
 use rmcp::model::{
-    CallToolRequestParams, CallToolResult, ContentBlock, Implementation, ListToolsResult,
-    ProgressNotificationParam, ServerCapabilities, ServerConfig, Tool, ToolAnnotations,
+    CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, Implementation, ListToolsResult,
+    PaginatedRequestParams, ProgressNotificationParam, ServerCapabilities, ServerConfig, Tool,
+    ToolAnnotations,
 };
 use rmcp::service::RequestContext;
-use rmcp::{ErrorData, RoleServer};
+use rmcp::{ErrorData, RoleServer, ServerHandler};
 use serde_json::Value;
 
 use crate::{ControlTools, is_control_tool, tools};
 
-/// Describes a server of the control tools.
-pub fn server_config() -> ServerConfig {
-    ServerConfig::new(ServerCapabilities::builder().enable_tools().build())
-        .with_server_info(Implementation::new("mainspring", env!("CARGO_PKG_VERSION")))
-        .with_instructions(
-            "Durable agent sessions: list them, read their runs, send them messages, delegate work, cancel. Answers are \
-             JSON with ok; lists are bounded and have a cursor for the next page.",
-        )
+/// Answers calls of the control tools: the part in which their servers differ.
+pub trait AnswerCalls: Send + Sync + 'static {
+    /// Answers a call. Dropped if the caller cancels its request.
+    fn answer_call(
+        &self,
+        request: CallToolRequestParams,
+        context: &RequestContext<RoleServer>,
+    ) -> impl Future<Output = Result<CallToolResult, ErrorData>> + Send;
 }
 
-/// Lists the control tools.
-pub fn list_tools() -> ListToolsResult {
-    ListToolsResult::with_all_items(tools().iter().map(tool).collect())
-}
+/// An MCP server of the control tools.
+#[derive(Debug, Clone)]
+pub struct ToolServer<A>(pub A);
 
-/// Returns the description of a control tool.
-pub fn get_tool(name: &str) -> Option<Tool> {
-    tools().iter().find(|known| known.name == name).map(tool)
+impl<A: AnswerCalls> ServerHandler for ToolServer<A> {
+    fn get_info(&self) -> ServerConfig {
+        ServerConfig::new(ServerCapabilities::builder().enable_tools().build())
+            .with_server_info(Implementation::new("mainspring", env!("CARGO_PKG_VERSION")))
+            .with_instructions(
+                "Durable agent sessions: list them, read their runs, send them messages, delegate work, cancel. Answers \
+                 are JSON with ok; lists are bounded and have a cursor for the next page.",
+            )
+    }
+
+    async fn list_tools(
+        &self,
+        _request: Option<PaginatedRequestParams>,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        Ok(ListToolsResult::with_all_items(tools().iter().map(tool).collect()))
+    }
+
+    fn get_tool(&self, name: &str) -> Option<Tool> {
+        tools().iter().find(|known| known.name == name).map(tool)
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let answer = pin!(self.0.answer_call(request, &context));
+        match select(answer, pin!(context.ct.cancelled())).await {
+            Either::Left((result, _)) => Ok(result?.into()),
+            // Nobody reads the answer any more. Runs that the call started continue.
+            Either::Right(_) => Err(ErrorData::internal_error("the request was cancelled", None)),
+        }
+    }
 }
 
 fn tool(known: &ControlTool) -> Tool {
@@ -48,13 +79,13 @@ fn tool(known: &ControlTool) -> Tool {
         .with_annotations(annotations)
 }
 
-/// How long a call takes before its caller is first told that it is at work.
+/// The duration of a call after which the first progress is reported.
 const FIRST_PROGRESS_MS: u64 = 1_000;
-/// How often the caller is told afterwards.
+/// The interval of later progress reports.
 const PROGRESS_INTERVAL_MS: u64 = 10_000;
 
-/// Waits for `call`. A caller that has asked for it, by a progress token, is told from time to time that the call goes on, so
-/// that it need not give up: a delegation takes as long as the child's work. `sleep` waits for milliseconds.
+/// Waits for `call`. If the caller has sent a progress token, reports progress from time to time, so that the caller
+/// does not give up: a delegation takes as long as the child's work. `sleep` waits for milliseconds.
 pub async fn with_progress<T, S: Future<Output = ()>>(
     context: &RequestContext<RoleServer>,
     name: &str,
@@ -76,7 +107,7 @@ pub async fn with_progress<T, S: Future<Output = ()>>(
             f64::from(u32::try_from(seconds).unwrap_or(u32::MAX)),
         );
         progress.message = Some(format!("{name} has been working for {seconds} s"));
-        // A caller that has left needs no progress; the call ends when its connection does.
+        // A caller that has disconnected needs no progress; the call ends with its connection.
         let _ = context.peer.notify_progress(progress).await;
     }
 }

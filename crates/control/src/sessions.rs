@@ -71,7 +71,7 @@ impl ControlTools<'_> {
     }
 }
 
-/// Names a session of which something that belongs to it cannot be read.
+/// Describes a session as damaged because a part of it cannot be read.
 fn unreadable(session: SessionId, index: usize, message: String) -> Damage {
     Damage { kind: "session".into(), id: Some(session.to_string()), index, message }
 }

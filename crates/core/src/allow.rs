@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Cost, KeyId, RunOptions, Time, Usage};
 
-/// What the holder of an API key may use, and how much its runs may cost.
+/// The adapters, models and tools that the holder of an API key may use, and the maximum cost of its runs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct KeyLists {

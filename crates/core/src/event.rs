@@ -269,7 +269,7 @@ bodies! {
     "run.starting" => RunStarting {}
     /// The agent is working.
     "run.running" => RunRunning {}
-    /// The router of a network has decided who is called next, or that the network ends.
+    /// The router of a network has decided which agents are called next, or that the network ends.
     "run.routed" => RunRouted { #[serde(flatten)] route: Box<Route> }
     /// The run waits for an input.
     "run.waiting_input" => RunWaitingInput { wait_id: WaitId }

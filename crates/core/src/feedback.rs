@@ -1,4 +1,4 @@
-//! Feedback: what a reader of a session thinks of one of its messages.
+//! Feedback: a reader's opinion on a message of a session.
 //!
 //! A reader has one feedback per message; giving it again replaces the content and keeps the id and the time of creation.
 
@@ -39,7 +39,7 @@ pub struct NewFeedback {
     /// The categories, which belong to the sentiment; see docs/http.md.
     #[serde(default)]
     pub categories: Vec<String>,
-    /// Further words. Blank notes are none.
+    /// A comment. Blank notes count as none.
     #[serde(default)]
     pub notes: Option<String>,
 }
@@ -58,20 +58,20 @@ pub struct Feedback {
     /// The message.
     #[serde(rename = "messageId")]
     pub message: MessageId,
-    /// The one who gave it.
+    /// The owner that gave the feedback.
     #[serde(rename = "ownerId")]
     pub owner: String,
     /// Whether the feedback is positive or negative.
     pub sentiment: Sentiment,
     /// The categories, sorted, each once.
     pub categories: Vec<String>,
-    /// Further words.
+    /// A comment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub notes: Option<String>,
-    /// When it was first given.
+    /// When the feedback was first given.
     #[serde(rename = "createdAtMs")]
     pub created_at: Time,
-    /// When it was last given.
+    /// When the feedback was last given.
     #[serde(rename = "updatedAtMs")]
     pub updated_at: Time,
 }
@@ -89,7 +89,7 @@ pub enum BadFeedback {
         /// The categories of the sentiment.
         known: String,
     },
-    /// The category `other` stands alone.
+    /// The category `other` was given without notes.
     #[error("the category \"other\" needs notes")]
     NoNotes,
     /// The notes are too long.

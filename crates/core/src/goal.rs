@@ -150,7 +150,7 @@ pub enum BadGoal {
         name: String,
         /// The part that is too large.
         what: &'static str,
-        /// Its size.
+        /// The size of that part in bytes.
         size: usize,
     },
     /// There are too many goals.

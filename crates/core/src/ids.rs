@@ -119,7 +119,7 @@ id!(/// The id of feedback on a message.
 id!(/// The id of a webhook.
     WebhookId, "hook", "webhook");
 
-/// The id of a line of the tree. Internal, never public; made by the kernel of the time and random bits.
+/// The id of a line of the tree. Internal, never public; made by the kernel from the time and random bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LineId(pub i64);
 

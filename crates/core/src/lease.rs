@@ -47,8 +47,8 @@ impl LeaseTimes {
         self.lease_ms / 5
     }
 
-    /// Time after which the database ends a transaction that does nothing: before others may take the lease of a server that
-    /// was stopped, and keeps its locks.
+    /// Time after which the database ends an idle transaction. A paused server would otherwise keep its locks after
+    /// another server has taken its lease.
     pub fn idle_limit_ms(self) -> u64 {
         self.lease_ms / 2
     }

@@ -116,7 +116,7 @@ pub fn check_text(what: &'static str, text: &str) -> Result<(), BadName> {
 }
 
 /// Refuses a native session id that a caller names and that looks like another one: one with white space around it, or
-/// with characters that are not seen.
+/// with invisible characters.
 pub fn check_native_id(native: &str) -> Result<(), BadName> {
     check_text("a native session id", native)?;
     let bad = |reason| Err(BadName { what: "a native session id", reason });
@@ -127,7 +127,7 @@ pub fn check_native_id(native: &str) -> Result<(), BadName> {
     }
 }
 
-/// True for a character that is not seen: white space other than a blank, marks of direction and width, byte order marks.
+/// True for an invisible character: white space other than a blank, marks of direction and width, byte order marks.
 fn is_unseen(c: char) -> bool {
     let is_mark = matches!(c,
         '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'

@@ -219,7 +219,7 @@ impl Network {
         conditions.chain(rules)
     }
 
-    /// Checks everything but the syntax of expressions and the existence of agents. `has_model` tells whether the
+    /// Checks everything but the syntax of expressions and the existence of agents. `has_model` is true if the
     /// definition names a model or a profile.
     pub fn check(&self, limits: &RunLimits, has_model: bool) -> Result<(), BadNetwork> {
         self.check_members()?;

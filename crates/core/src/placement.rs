@@ -18,7 +18,7 @@ const KEEP_FACTOR: u64 = 2;
 /// Below this number of sessions, the receiving server keeps a new one whatever the others have.
 const KEEP_BELOW: u64 = 8;
 
-/// What a server can execute.
+/// The adapters and folders of a server.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Offer {
     /// The names of its adapters.
@@ -38,7 +38,7 @@ impl Offer {
     }
 }
 
-/// What a new session needs.
+/// The requirements of a new session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wish<'a> {
     /// The adapter of its runs.
@@ -54,7 +54,7 @@ pub struct Candidate {
     pub node: NodeId,
     /// The name of the server.
     pub name: String,
-    /// What it can execute.
+    /// The adapters and folders of the server.
     pub offer: Offer,
     /// The sessions that it has in memory.
     pub sessions: u64,

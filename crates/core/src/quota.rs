@@ -83,16 +83,16 @@ impl Resource {
         Self::Agents,
     ];
 
-    /// True if the amount in use falls by itself.
+    /// True if the amount in use decreases without a deletion.
     pub fn comes_back(self) -> bool {
         matches!(self, Self::QueuedPrompts | Self::Requests | Self::Streams)
     }
 }
 
-/// The use of a pool, as one owner finds it.
+/// The use of a pool from the point of view of one owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PoolUse {
-    /// The rest that is left for everybody.
+    /// The free places of the pool.
     pub free: usize,
     /// The owner's own use.
     pub own: usize,

@@ -48,7 +48,7 @@ pub enum Refusal {
         status: RunStatus,
     },
     /// The run was merged into another run, which takes commands for both.
-    #[error("the run's prompt became part of {into}: ask that one")]
+    #[error("the run's prompt became part of {into}: use that run")]
     Merged {
         /// The run that it was merged into.
         into: RunId,

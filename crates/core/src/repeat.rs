@@ -1,8 +1,8 @@
 //! Requests of clients that repeat them without a name: when does the same request mean the same intent?
 //!
-//! Such a client sends a request again if it got no answer, or one that says to try again, up to a minute later. A person
-//! may also send the same words twice. The two are told apart by what the client does in between: it repeats a request
-//! before it asks for anything else of the same thread.
+//! Such a client sends a request again if it got no answer, or one that says to try again, up to a minute later. A
+//! person may also send the same words twice. They differ in the requests in between: a client repeats a request before
+//! it sends any other request about the same thread.
 //!
 //! ```text
 //! new ──sent again within 75 s──▶ the same request

@@ -41,7 +41,7 @@ pub enum StateAuthor {
     Agent,
 }
 
-/// The one who changed a key.
+/// The party that changed a key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(tag = "kind", rename_all = "snake_case")]
@@ -93,7 +93,7 @@ pub struct StateChange {
     /// When the change was made.
     #[serde(rename = "changedAtMs")]
     pub changed_at: Time,
-    /// The one who made it.
+    /// The party that made the change.
     pub by: StateWriter,
 }
 
@@ -105,7 +105,7 @@ impl StateChange {
     }
 }
 
-/// Reads a value that is there, also if it is null.
+/// Deserializes a value that is present, so that null becomes `Some(Null)`.
 fn some_value<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Value>, D::Error> {
     Value::deserialize(from).map(Some)
 }
@@ -158,7 +158,7 @@ pub enum Expect {
 
 /// A precondition was not met. Version 0 stands for an absent key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("version {expected} was expected, it stands at {current}")]
+#[error("version {expected} was expected, but the version is {current}")]
 pub struct VersionMismatch {
     /// The expected version.
     pub expected: u64,

@@ -90,7 +90,7 @@ pub enum SubtaskStatus {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PlannedTask {
-    /// The number of a task of the present plan; none for a new task, or if the title says which.
+    /// The number of a task of the present plan. None for a new task, and if the task is found by its title.
     #[serde(default)]
     pub id: Option<u32>,
     /// The title.

@@ -47,7 +47,7 @@ pub struct ClientCall {
     /// True when the result of the call has been provided.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub answered: bool,
-    /// The one who allowed the call; absent if another event records the decision.
+    /// The party that allowed the call; absent if another event records the decision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decided_by: Option<Decider>,
     /// When the run stops waiting for the result, if the tool has a time limit of its own.
@@ -169,7 +169,8 @@ pub struct CallResult {
 }
 
 impl CallResult {
-    /// Adds what `block`, a result of the same call, does not say: whether it was declined, and how long it took.
+    /// Adds the facts that `block`, a result of the same call, lacks: whether the call was declined, and how long it
+    /// took.
     pub fn complete(&self, block: &mut Block) {
         if let Block::ToolResult { declined, runtime_ms, .. } = block {
             *declined |= self.declined;
@@ -192,7 +193,7 @@ pub enum BadTool {
         "the tool {0:?}: its inputSchema must be a JSON Schema for an object, such as {{\"type\":\"object\"}}"
     )]
     Schema(String),
-    /// The time limit is no time.
+    /// The time limit is not a valid duration.
     #[error("the tool {0:?}: its timeoutMs must be 1 or more")]
     Timeout(String),
     /// There are too many tools.

@@ -88,7 +88,7 @@ pub enum OnExpiry {
 }
 
 impl OnExpiry {
-    /// True for the consequence that holds if none is named.
+    /// True for the consequence that applies if none is named.
     #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
     pub(crate) const fn is_default(&self) -> bool {
         matches!(self, Self::TimeOut)

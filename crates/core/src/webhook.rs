@@ -47,7 +47,8 @@ pub struct Webhook {
     /// The owner whose events are delivered.
     #[serde(rename = "ownerId")]
     pub owner: String,
-    /// The key that made the webhook, which ends with it. Absent if it was made with the token of the state directory.
+    /// The key that created the webhook. The webhook ends with the key. Absent if it was created with the token of the
+    /// state directory.
     #[serde(rename = "keyId", default, skip_serializing_if = "Option::is_none")]
     pub key: Option<KeyId>,
     /// The address that events are posted to.
@@ -178,7 +179,7 @@ pub fn event_types(names: &[String]) -> Option<Vec<&'static str>> {
     Some(types)
 }
 
-/// True for an address that anybody may be asked to connect to: none of this machine, of its networks, or reserved.
+/// True for a public address: not one of this machine, of a private network, or reserved.
 pub fn is_public(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => is_public_v4(ip),

@@ -4,15 +4,14 @@
 
 use std::collections::HashMap;
 
-use mainspring_control::{CLIENT, ControlTools, DEFAULT_BUDGET_USD, mcp};
+use mainspring_control::mcp::{self, AnswerCalls, ToolServer};
+use mainspring_control::{CLIENT, ControlTools, DEFAULT_BUDGET_USD};
 use mainspring_core::SessionId;
 use mainspring_system::clock::Clock;
 use mainspring_system::ids::Ids;
-use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, ListToolsResult, PaginatedRequestParams, ServerConfig, Tool,
-};
+use rmcp::model::{CallToolRequestParams, CallToolResult};
 use rmcp::service::RequestContext;
-use rmcp::{ErrorData, RoleServer, ServerHandler, ServiceExt};
+use rmcp::{ErrorData, RoleServer, ServiceExt};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::link::Link;
@@ -35,7 +34,7 @@ pub async fn serve(
     to: impl AsyncWrite + Send + Unpin + 'static,
 ) -> Result<(), String> {
     let tools = Tools { link, options, ids, clock: Clock::system() };
-    let served = tools.serve((from, to)).await.map_err(|error| error.to_string())?;
+    let served = ToolServer(tools).serve((from, to)).await.map_err(|error| error.to_string())?;
     served.waiting().await.map(drop).map_err(|error| error.to_string())
 }
 
@@ -46,28 +45,12 @@ struct Tools {
     clock: Clock,
 }
 
-impl ServerHandler for Tools {
-    fn get_info(&self) -> ServerConfig {
-        mcp::server_config()
-    }
-
-    async fn list_tools(
-        &self,
-        _request: Option<PaginatedRequestParams>,
-        _context: RequestContext<RoleServer>,
-    ) -> Result<ListToolsResult, ErrorData> {
-        Ok(mcp::list_tools())
-    }
-
-    fn get_tool(&self, name: &str) -> Option<Tool> {
-        mcp::get_tool(name)
-    }
-
-    async fn call_tool(
+impl AnswerCalls for Tools {
+    async fn answer_call(
         &self,
         request: CallToolRequestParams,
-        context: RequestContext<RoleServer>,
-    ) -> Result<CallToolResponse, ErrorData> {
+        context: &RequestContext<RoleServer>,
+    ) -> Result<CallToolResult, ErrorData> {
         let tools = ControlTools {
             plane: &LinkPlane::new(&self.link, &self.options.owner),
             session: self.options.session,
@@ -80,10 +63,6 @@ impl ServerHandler for Tools {
         let name = request.name.clone();
         let call = mcp::call_tool(&tools, request);
         let sleep = |millis| self.clock.sleep_for(millis);
-        tokio::select! {
-            result = mcp::with_progress(&context, &name, sleep, call) => Ok(result?.into()),
-            // Nobody reads the answer any more. Runs that the call started go on.
-            () = context.ct.cancelled() => Err(ErrorData::internal_error("the request was cancelled", None)),
-        }
+        Box::pin(mcp::with_progress(context, &name, sleep, call)).await
     }
 }

@@ -3,15 +3,13 @@
 
 use std::path::{Path, PathBuf};
 
-use mainspring_control::{error_answer, mcp};
+use mainspring_control::error_answer;
+use mainspring_control::mcp::{self, AnswerCalls, ToolServer};
 use mainspring_core::SessionId;
 use mainspring_system::clock::Clock;
-use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, ListToolsResult,
-    PaginatedRequestParams, ServerConfig, Tool,
-};
+use rmcp::model::{CallToolRequestParams, CallToolResult, ContentBlock};
 use rmcp::service::RequestContext;
-use rmcp::{ErrorData, RoleServer, ServerHandler, ServiceExt};
+use rmcp::{ErrorData, RoleServer, ServiceExt};
 use serde_json::{Map, Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
@@ -25,7 +23,7 @@ pub async fn serve(
     to: impl AsyncWrite + Send + Unpin + 'static,
 ) -> Result<(), String> {
     let tools = RelayTools { socket, session, clock: Clock::system() };
-    let served = tools.serve((from, to)).await.map_err(|error| error.to_string())?;
+    let served = ToolServer(tools).serve((from, to)).await.map_err(|error| error.to_string())?;
     served.waiting().await.map(drop).map_err(|error| error.to_string())
 }
 
@@ -35,28 +33,12 @@ struct RelayTools {
     clock: Clock,
 }
 
-impl ServerHandler for RelayTools {
-    fn get_info(&self) -> ServerConfig {
-        mcp::server_config()
-    }
-
-    async fn list_tools(
-        &self,
-        _request: Option<PaginatedRequestParams>,
-        _context: RequestContext<RoleServer>,
-    ) -> Result<ListToolsResult, ErrorData> {
-        Ok(mcp::list_tools())
-    }
-
-    fn get_tool(&self, name: &str) -> Option<Tool> {
-        mcp::get_tool(name)
-    }
-
-    async fn call_tool(
+impl AnswerCalls for RelayTools {
+    async fn answer_call(
         &self,
         request: CallToolRequestParams,
-        context: RequestContext<RoleServer>,
-    ) -> Result<CallToolResponse, ErrorData> {
+        context: &RequestContext<RoleServer>,
+    ) -> Result<CallToolResult, ErrorData> {
         let name = request.name.clone();
         if !mainspring_control::is_control_tool(&request.name) {
             return Err(ErrorData::invalid_params(format!("there is no tool {:?}", request.name), None));
@@ -72,13 +54,8 @@ impl ServerHandler for RelayTools {
         }
         let answer = call_endpoint(&self.socket, &call);
         let sleep = |millis| self.clock.sleep_for(millis);
-        let answer = tokio::select! {
-            answer = mcp::with_progress(&context, &name, sleep, answer) => answer,
-            // The endpoint notices the end of the connection.
-            () = context.ct.cancelled() => {
-                return Err(ErrorData::internal_error("the request was cancelled", None));
-            }
-        };
+        // If the caller cancels, the endpoint notices the end of the connection.
+        let answer = mcp::with_progress(context, &name, sleep, answer).await;
         let answer = answer.unwrap_or_else(|error| {
             let message = format!("the agent's process cannot call tools: {error}");
             error_answer("transport_interruption", &message)
@@ -92,7 +69,7 @@ impl ServerHandler for RelayTools {
         if result.is_error != Some(true) {
             result.structured_content = Some(answered);
         }
-        Ok(result.into())
+        Ok(result)
     }
 }
 

@@ -1,6 +1,6 @@
 //! `/v1/cluster`: the servers that share the database.
 //!
-//! The process that serves knows them: this crate only passes the question on.
+//! The serving process knows them: this crate only calls the [`ClusterReader`] that it is given.
 
 use std::future::Future;
 use std::pin::Pin;

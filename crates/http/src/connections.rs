@@ -86,7 +86,7 @@ struct Table {
     last_moment: u64,
     open: HashMap<u64, Open>,
     idle: BTreeMap<u64, u64>,
-    /// By the moment as of which the progress of a response was looked at last, and by connection.
+    /// Connections with an unfinished response, by the moment at which its progress was last checked.
     answering: BTreeSet<(u64, u64)>,
     addresses: HashMap<IpAddr, OfAddress>,
 }
@@ -269,7 +269,7 @@ impl Table {
     }
 }
 
-/// The body of a response, which tells its connection about its progress.
+/// The body of a response, which reports its progress to the connection.
 pub(super) struct AnswerBody {
     body: Body,
     connection: Arc<Connection>,

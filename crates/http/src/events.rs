@@ -162,13 +162,14 @@ struct Reader {
     items: Subscription,
     run: Option<RunId>,
     key_ended: KeyEnded,
-    /// Made once: each new one would lock the token, which all streams share.
+    /// Created once: creating it for each frame would lock the token, which all streams share.
     stopped: Pin<Box<WaitForCancellationFutureOwned>>,
     done: bool,
 }
 
 impl Reader {
-    /// True if `item` is the last one of a run's stream. Rare reads are boxed, so that waiting readers have no room for them.
+    /// True if `item` is the last one of a run's stream. Rarely used futures are boxed, to keep the future of a waiting
+    /// reader small.
     async fn is_last(&mut self, item: &Item) -> bool {
         match (item, self.run) {
             // The event may be the one that ended the run.

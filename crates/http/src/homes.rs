@@ -227,7 +227,8 @@ impl Shared {
         bearer.is_some_and(|bearer| !matches!(self.kernel.caller_by_agent_token(bearer), Ok(None)))
     }
 
-    /// Passes a request on. A browser's request is checked here, since the check depends on the address that it used.
+    /// Passes a request on. A browser's request is checked here, since the check depends on the address that the
+    /// browser used.
     async fn send(&self, request: Request, target: Target, hops: u8) -> Response {
         let ForwardOptions { hosts, origins, is_tls, .. } = &self.options;
         let site = guard::Site { hosts, is_tls: *is_tls };

@@ -189,7 +189,7 @@ fn endpoints() -> [(Vec<Endpoint>, &'static [document::ProblemRow]); 2] {
     [(open, document::OPEN_PROBLEMS), (resources, document::RESOURCE_PROBLEMS)]
 }
 
-/// Returns the endpoints of what readers of a session add for themselves.
+/// Returns the endpoints for pins and feedback, which readers of a session have.
 fn reader_endpoints() -> Vec<Endpoint> {
     endpoints![feedback::feedback_give, feedback::feedback_list, pins::session_pin, pins::session_unpin,]
 }
@@ -328,7 +328,7 @@ impl Http {
         self
     }
 
-    /// Answers questions about the cluster with `cluster`.
+    /// Sets the function that reads the servers of the cluster.
     pub fn with_cluster(mut self, cluster: ClusterReader) -> Self {
         Arc::make_mut(&mut self.0).cluster = Some(cluster);
         self

@@ -1,6 +1,6 @@
 //! `/v1/listeners`: a TCP address for browsers.
 //!
-//! A process that owns a state directory may serve its socket only. A browser needs an address. The process that serves
+//! A process that owns a state directory may serve its socket only. A browser needs an address. The serving process
 //! opens it: this crate only passes the request on.
 
 use axum::extract::State;

@@ -14,18 +14,17 @@ use axum::http::{Method, StatusCode, header};
 use axum::response::Response;
 use futures_util::StreamExt;
 use mainspring_api::{AuditKind, AuditOrigin, AuditRecord};
-use mainspring_control::{CLIENT, ControlTools, DEFAULT_BUDGET_USD, mcp};
+use mainspring_control::mcp::{self, AnswerCalls, ToolServer};
+use mainspring_control::{CLIENT, ControlTools, DEFAULT_BUDGET_USD};
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::ids::Ids;
 use mainspring_kernel::kernel::{Caller, KernelPlane};
 use mainspring_kernel::{Error, Kernel};
-use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, ListToolsResult, PaginatedRequestParams, ServerConfig, Tool,
-};
+use rmcp::model::{CallToolRequestParams, CallToolResult};
 use rmcp::service::RequestContext;
 use rmcp::transport::streamable_http_server::session::never::NeverSessionManager;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
-use rmcp::{ErrorData, RoleServer, ServerHandler};
+use rmcp::{ErrorData, RoleServer};
 use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
 
@@ -39,7 +38,7 @@ pub(super) const PATH: &str = "/mcp";
 pub(super) const OPERATION: &str = "mcp";
 
 /// The MCP server of all callers.
-pub(super) type Service = StreamableHttpService<Tools, NeverSessionManager>;
+pub(super) type Service = StreamableHttpService<ToolServer<Tools>, NeverSessionManager>;
 
 /// Creates the MCP server. Cancelling `stop` ends its streams.
 pub(super) fn service(kernel: &Kernel, body_bytes: usize, stop: CancellationToken) -> Service {
@@ -49,7 +48,7 @@ pub(super) fn service(kernel: &Kernel, body_bytes: usize, stop: CancellationToke
         .with_max_request_body_bytes(body_bytes)
         // The middleware of the router checks Host and Origin of every request.
         .disable_allowed_hosts();
-    let tools = Tools { kernel: kernel.clone(), ids: Ids::system(), clock: Clock::system() };
+    let tools = ToolServer(Tools { kernel: kernel.clone(), ids: Ids::system(), clock: Clock::system() });
     StreamableHttpService::new(move || Ok(tools.clone()), Arc::default(), config)
 }
 
@@ -144,28 +143,12 @@ impl Tools {
     }
 }
 
-impl ServerHandler for Tools {
-    fn get_info(&self) -> ServerConfig {
-        mcp::server_config()
-    }
-
-    async fn list_tools(
-        &self,
-        _request: Option<PaginatedRequestParams>,
-        _context: RequestContext<RoleServer>,
-    ) -> Result<ListToolsResult, ErrorData> {
-        Ok(mcp::list_tools())
-    }
-
-    fn get_tool(&self, name: &str) -> Option<Tool> {
-        mcp::get_tool(name)
-    }
-
-    async fn call_tool(
+impl AnswerCalls for Tools {
+    async fn answer_call(
         &self,
         request: CallToolRequestParams,
-        context: RequestContext<RoleServer>,
-    ) -> Result<CallToolResponse, ErrorData> {
+        context: &RequestContext<RoleServer>,
+    ) -> Result<CallToolResult, ErrorData> {
         let parts = context.extensions.get::<Parts>();
         let from = parts.and_then(|parts| parts.extensions.get().copied());
         let from = from.unwrap_or(AuditOrigin::Inside {});
@@ -185,10 +168,6 @@ impl ServerHandler for Tools {
         let name = request.name.clone();
         let call = mcp::call_tool(&tools, request);
         let sleep = |millis| self.clock.sleep_for(millis);
-        tokio::select! {
-            result = mcp::with_progress(&context, &name, sleep, call) => Ok(result?.into()),
-            // Nobody reads the answer any more. Runs that the call started go on.
-            () = context.ct.cancelled() => Err(ErrorData::internal_error("the request was cancelled", None)),
-        }
+        Box::pin(mcp::with_progress(context, &name, sleep, call)).await
     }
 }

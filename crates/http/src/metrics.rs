@@ -203,7 +203,7 @@ pub(super) async fn metrics(
     State(http): State<Http>,
     Authenticated(caller): Authenticated,
 ) -> Result<([(HeaderName, &'static str); 1], String), Problem> {
-    // The counters tell about the work of every owner.
+    // The counters reveal the work of every owner.
     caller.check_server_admin()?;
     let database = http.kernel.database_meters().await;
     let mut page = String::new();

@@ -120,7 +120,7 @@ impl Oidc {
         self.caller_of(kernel, &claims, ends).await
     }
 
-    /// The claims of a valid token, and when it ends.
+    /// Returns the claims of a valid token and its expiry.
     async fn verified(&self, kernel: &Kernel, bearer: &str) -> Result<(Map<String, Value>, Time), Refusal> {
         let token = Token::parse(bearer).map_err(Refusal::Invalid)?;
         let keys = self.issuer.keys_for(&token, kernel).await?;
@@ -147,12 +147,12 @@ impl Oidc {
         Ok(Caller { org, role, folders: Some(vec![]), token_ends: Some(ends), ..Caller::new(owner) })
     }
 
-    /// Checks issuer, audience and times. Returns when the token ends.
+    /// Checks issuer, audience and times. Returns the token's expiry.
     fn check_claims(&self, claims: &Map<String, Value>, now: Time) -> Result<Time, Refusal> {
         if claims.get("iss").and_then(Value::as_str) != self.config.issuer.as_deref() {
             return invalid("it is from another issuer");
         }
-        // A token that a browser gets is for the client that it signed in with.
+        // A browser's token is issued for the client with which it signed in.
         let own = [Some(self.config.audience.as_str()), self.config.client_id.as_deref()];
         let is_ours = |audience: &Value| audience.is_string() && own.contains(&audience.as_str());
         let for_us = match claims.get("aud") {

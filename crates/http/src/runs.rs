@@ -286,7 +286,7 @@ pub(super) async fn run_steps(
     Ok(Json(http.kernel.run_steps(&caller, run).await?.into()))
 }
 
-/// Reads the way that a run took through its network of agents
+/// Reads the route of a run through its network of agents
 #[utoipa::path(
     get, path = "/v1/runs/{run}/route", params(RunPath),
     responses((status = 200, description = "The decisions of the router, and the calls of the members", body = RunRoute)),
@@ -322,7 +322,7 @@ impl IntoParams for StepPath {
     }
 }
 
-/// Returns a model call: what it was given, what came of it, and the checksum of that
+/// Returns a model call: its input, its answer, the results of its tools, and their checksum
 #[utoipa::path(
     get, path = "/v1/runs/{run}/steps/{step}", params(StepPath),
     responses((status = 200, description = "The model call", body = StepResult)),

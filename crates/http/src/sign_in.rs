@@ -31,7 +31,7 @@ use crate::{Http, Problem};
 pub(super) const SIGN_IN_PATHS: [&str; 2] = ["/v1/tickets/redeem", "/v1/sign-in/oidc"];
 /// The header with the page's half of the key.
 pub(super) const PAGE_HEADER: &str = "mainspring-page";
-/// The header in which a browser says whose page sends the request.
+/// The header in which a browser names the site whose page sends the request.
 pub(super) const SITE_HEADER: &str = "sec-fetch-site";
 const TICKET_LIFETIME: Duration = Duration::from_secs(60);
 /// Tickets that may be open at once; further ones replace the oldest.
@@ -144,7 +144,7 @@ pub(super) async fn ticket_redeem(
         role: caller.role,
         expires_at: Some(end),
         folders: caller.folders.clone(),
-        // The lists of the caller hold for the key, too.
+        // The new key has the caller's lists.
         ..NewKey::default()
     };
     let (made, key) = http.kernel.key_create(&caller, new, None).await?;

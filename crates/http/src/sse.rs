@@ -19,7 +19,7 @@ use mainspring_kernel::Kernel;
 use mainspring_kernel::feed::{Delta, Item};
 use parking_lot::Mutex;
 
-/// A stream that was idle for so long, and at most twice as long, sends a comment.
+/// A comment is sent after an idle time between this interval and twice this interval.
 const IDLE_INTERVAL: Duration = Duration::from_millis(7_500);
 const COMMENT: Bytes = Bytes::from_static(b":\n\n");
 
@@ -46,7 +46,7 @@ fn idle(kernel: &Kernel) -> Idle {
     Box::pin(async move { kernel.sleep(IDLE_INTERVAL).await })
 }
 
-/// Frames, and comments between them. The timer is not set anew by each frame, which would lock the timers of the process.
+/// Frames, and comments between them. A frame does not reset the timer, which would lock the timers of the process.
 struct KeptAlive {
     frames: Pin<Box<dyn Stream<Item = Bytes> + Send>>,
     idle: Idle,

@@ -1,8 +1,9 @@
 //! `/v1/ai`: sessions as threads, for the `roboto` Python package.
 //!
-//! This edge translates: a thread is a session on the adapter `native`, a message sent is a run, a continuation token says
-//! what a client holds. It decides nothing that the kernel decides. Its errors have the form of that API, so its router
-//! has the admission of the other resources beneath a layer that rewrites problems.
+//! This edge translates: a thread is a session on the adapter `native`, a message that is sent becomes a run, and a
+//! continuation token encodes which messages a client holds. It decides nothing that the kernel decides. Its errors
+//! have the form of that API, so its router has the admission of the other resources beneath a layer that rewrites
+//! problems.
 //!
 //! ```text
 //! threads.rs    routes, caller, envelopes        view.rs    a session as a thread
@@ -81,7 +82,7 @@ fn route<A: 'static>(
     Route { method, path, id, handler: on(filter, handler) }
 }
 
-/// The routes of threads. `/chats` is their old name.
+/// The routes of threads. `/chats` is the old name of threads.
 fn thread_routes() -> Vec<Route> {
     vec![
         route(Method::GET, "", "thread_list", read::thread_list),
@@ -122,7 +123,7 @@ fn agent_routes() -> Vec<Route> {
 pub(super) fn router(http: &Http, operations: &mut Operations) -> Router<Http> {
     let mut router = Router::new();
     let mut add = |base: &str, route: Route| {
-        // An endpoint with a slash at its end makes clients send two.
+        // A client whose base address ends with a slash sends paths with two slashes.
         for prefix in ["", "/"] {
             let path = format!("{prefix}{base}{}", route.path);
             operations.add_undocumented(route.id, route.method.clone(), &path);
@@ -139,7 +140,7 @@ pub(super) fn router(http: &Http, operations: &mut Operations) -> Router<Http> {
         .layer(middleware::from_fn(errors::rewrite))
 }
 
-/// The caller of a request, and what its client understands.
+/// The caller of a request, and the version of the API that its client understands.
 pub(super) struct ThreadCaller {
     pub(super) caller: Caller,
     /// The version of the API that the client speaks; empty for the latest.
@@ -171,8 +172,8 @@ impl ThreadCaller {
         self.is_chat || (!self.version.is_empty() && self.version.as_str() < THREADS_VERSION)
     }
 
-    /// The name under which a run records which key has sent its prompt. A client that sends only goals does not hold the
-    /// message that they get.
+    /// The name under which a run records which key has sent its prompt. A client that sends only goals does not know
+    /// the message that the server makes for them.
     fn client_id(&self, has_message: bool) -> String {
         let kind = if has_message { "threads" } else { "threads.goals" };
         match self.caller.key {
@@ -201,7 +202,7 @@ fn json_response(json: Bytes) -> Response {
     (StatusCode::OK, [(header::CONTENT_TYPE, "application/json")], json).into_response()
 }
 
-/// Renames the ids of threads to what they were called before.
+/// Renames the id fields of threads to their old names.
 fn with_old_names(data: &mut Value) {
     match data {
         Value::Object(fields) => {
@@ -225,7 +226,7 @@ fn header_text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name)?.to_str().ok().filter(|text| !text.is_empty())
 }
 
-/// The org that a caller's threads belong to: without an org, the name of the owner stands for one.
+/// The org of a caller's threads. Without an org, the name of the owner takes its place.
 fn org_id(org: Option<&str>, owner: &str) -> String {
     org.unwrap_or(owner).to_owned()
 }
@@ -270,7 +271,7 @@ impl<T: DeserializeOwned> FromRequestParts<Http> for ThreadQuery<T> {
     }
 }
 
-/// Extracts the thread of a path. A text that is no id names no thread.
+/// Extracts the thread of a path. A text that is not an id is answered as not found.
 pub(super) struct ThreadPath(SessionId, Option<String>);
 
 impl ThreadPath {

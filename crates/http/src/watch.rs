@@ -26,7 +26,7 @@ const HISTORY_HEADER: HeaderName = HeaderName::from_static("mainspring-history")
 pub(super) struct RequestSlot(Arc<Mutex<Option<PoolPermit>>>);
 
 impl RequestSlot {
-    /// Gives the place up early: the request only waits from now on, and counts as a stream.
+    /// Releases the place early: the request only waits from now on, and counts as a stream.
     pub(super) fn release(&self) {
         self.0.lock().take();
     }

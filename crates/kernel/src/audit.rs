@@ -69,7 +69,7 @@ pub struct AuditOptions {
     pub keep_bytes: u64,
     /// The days after which a file is removed.
     pub keep_days: u64,
-    /// What happens to changes while the log cannot be written.
+    /// Whether changes are allowed while the log cannot be written.
     pub on_failure: OnAuditFailure,
 }
 
@@ -86,12 +86,12 @@ impl AuditOptions {
     }
 }
 
-/// What happens to changes while the audit log cannot be written.
+/// Whether changes are allowed while the audit log cannot be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnAuditFailure {
-    /// They are refused.
+    /// Changes are refused.
     Refuse,
-    /// They are made; the server is not ready and logs the failure.
+    /// Changes are made; the server is not ready and logs the failure.
     Report,
 }
 
@@ -229,7 +229,7 @@ impl Audit {
         }
     }
 
-    /// Writes what could not be written before, syncs the files to the disk, and removes old files.
+    /// Writes the records that could not be written before, syncs the files to the disk, and removes old files.
     pub fn sync(&self) {
         let now = self.clock.now();
         let is_file_completed = writer::sync(&self.writer, &self.options, now);
@@ -255,7 +255,7 @@ impl Audit {
         let (folder, view) = (self.options.folder.clone(), self.view_key.of(&scope));
         if let Some(view) = &view {
             query.after = query.after.map(|after| view.reveal(after));
-            // A number of another log, such as the one before a restore.
+            // The number belongs to another log, such as the one before a restore.
             if query.after.is_some_and(|after| after > self.writer.lock().last_seq()) {
                 return Err(Error::Invalid(
                     "`after` names no record of this log: leave it out to begin with the oldest".into(),
@@ -269,7 +269,7 @@ impl Audit {
         if let Some(view) = &view {
             for record in &mut page.records {
                 record.seq = view.hide(record.seq);
-                // Whoever has the record before can find the number that the hash covers.
+                // With the hash, a caller that has the record before could find out the number that the hash covers.
                 record.hash.clear();
             }
             page.next = page.next.map(|next| view.hide(next));
@@ -357,7 +357,7 @@ impl From<&Caller> for AuditActor {
     }
 }
 
-/// Names the one who decided a request for permission.
+/// Returns the party that decided a request for permission.
 fn decider(by: &Decider) -> AuditActor {
     match by.clone() {
         Decider::Person { owner_id } => AuditActor::Person { owner_id },

@@ -179,7 +179,7 @@ pub struct LiveFeed {
     snapshot: Vec<LiveSession>,
     /// Last status reported for each session.
     reported: HashMap<SessionId, LiveSession>,
-    /// Number of the last change looked at.
+    /// Number of the last change that was read.
     seen: u64,
     pending: VecDeque<LiveChange>,
     /// Reports whether the store can be written.

@@ -28,10 +28,10 @@ pub enum Error {
     /// The agent may not work in the folder.
     #[error(transparent)]
     FolderNotAllowed(#[from] FolderRefusal),
-    /// The caller's key does not have it on its list.
+    /// The thing is not on the list of the caller's key.
     #[error(transparent)]
     NotListed(#[from] NotListed),
-    /// The runs of the caller's key have cost as much today as they may. Retry tomorrow.
+    /// The runs of the caller's key have reached its spend per day. Retry tomorrow.
     #[error(
         "the key's runs have cost {}{} today, and its spend per day is {}; try again after midnight UTC, or use another key",
         if spend.at_least { "at least " } else { "" }, spend.cost, limit
@@ -50,9 +50,9 @@ pub enum Error {
     UnsafeName {
         /// Kind of object.
         what: &'static str,
-        /// The name, with what is not visible in it escaped.
+        /// The name, with its invisible characters escaped.
         name: String,
-        /// What is wrong with it.
+        /// The problem of the name.
         reason: &'static str,
     },
     /// A size limit is exceeded.
@@ -151,7 +151,9 @@ pub enum Error {
         name: String,
     },
     /// The name of the goal type is that of a shared one with different content.
-    #[error("the goal type {name:?} is everybody's: it is built in, or configured; choose another name")]
+    #[error(
+        "the goal type {name:?} is shared by all owners: it is built in, or configured; choose another name"
+    )]
     GoalTypeTaken {
         /// Name of the goal type.
         name: String,
@@ -174,7 +176,9 @@ pub enum Error {
         reason: String,
     },
     /// The object was changed by another request. Read it again, then retry.
-    #[error("it was changed meanwhile: version {expected} was expected, it stands at {now}")]
+    #[error(
+        "the object has changed meanwhile: version {expected} was expected, but its version is {now}; read it again"
+    )]
     Changed {
         /// Version that the caller expected.
         expected: u64,
@@ -286,7 +290,9 @@ pub enum Error {
         limit: usize,
     },
     /// Waiting for the session would be a deadlock.
-    #[error("{0} waits, itself or through others, for the session that would wait for it; spawn instead")]
+    #[error(
+        "{0} already waits, itself or through others, for this session: each would wait for the other; spawn instead"
+    )]
     WouldDeadlock(SessionId),
     /// The process is stopping. Retry later.
     #[error("mainspring is shutting down; try again once it is back")]
@@ -452,7 +458,7 @@ fn noun(resource: Resource) -> &'static str {
     }
 }
 
-/// What an owner does that has reached its limit.
+/// What an owner can do that has reached its limit.
 fn remedy(resource: Resource) -> &'static str {
     match resource {
         Resource::QueuedPrompts => "wait until some of them have run",
@@ -507,7 +513,7 @@ impl From<StoreError> for Error {
             StoreError::Lost(what) => Self::StoreLost(what),
             StoreError::Full(what) => Self::StoreFull(what),
             StoreError::Unavailable(what) => Self::Unavailable(what),
-            // Not one that a caller can resolve: nothing that it could repeat or rename.
+            // A caller cannot resolve this conflict by repeating or renaming anything.
             StoreError::Conflict(Unique::Other) => Self::Corrupt(error.to_string()),
             StoreError::Fenced | StoreError::Conflict(_) => Self::Unavailable(error.to_string()),
         }

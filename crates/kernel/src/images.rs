@@ -127,7 +127,8 @@ impl Images {
         Some((unfinished.cloned().collect(), image.latest_no?))
     }
 
-    /// All that the agent of a run wrote, if the run has ended as `run` says; `None` if the store must be asked.
+    /// The whole text that the agent of a run wrote, if the run has ended as `run` says; `None` if the store must be
+    /// asked.
     pub(crate) fn final_text(&self, run: &Run) -> Option<String> {
         let state = self.0.lock();
         let image = state.sessions.get(&run.session).filter(|image| image.is_published)?;

@@ -29,11 +29,11 @@ pub fn check_new_name(what: &'static str, name: &str) -> Result<(), Error> {
     Err(Error::UnsafeName { what, name: name.escape_debug().to_string(), reason })
 }
 
-/// True for a character that is seen, and that is used in names: no control, direction, width or format characters.
+/// True for a visible character that is used in names: no control, direction, width or format characters.
 fn is_visible(c: char) -> bool {
     match c {
         ' ' => true,
-        // Joiners are used within words of some scripts, but are not seen.
+        // Joiners are used within words of some scripts, but are invisible.
         '\u{200c}' | '\u{200d}' => false,
         _ if c.is_ascii() => c.is_ascii_graphic(),
         _ => c.identifier_allowed(),

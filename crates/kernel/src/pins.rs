@@ -70,7 +70,7 @@ impl Pins {
     }
 }
 
-/// Says in `session` whether the reader with these pins has pinned it.
+/// Sets in `session` whether the reader with these pins has pinned it.
 pub(crate) fn mark(session: &mut Session, pins: &BTreeMap<SessionId, Time>) {
     session.pinned_at = pins.get(&session.id).copied();
     session.pinned = session.pinned_at.is_some();

@@ -1,7 +1,7 @@
 //! Policy: decides an agent's requests for permission. Nothing outside this module decides them.
 //!
-//! Every decision is an event: with the grant, the one who decided (a person, a key, a rule, a setting) and what the agent
-//! is told.
+//! Every decision is an event: with the grant, the party that decided (a person, a key, a rule, a setting) and the
+//! answer to the agent.
 //!
 //! `legacy` is high trust: everything an agent asks for is allowed. It is never a default: an adapter opts in, every run
 //! gets a grant that records it, and every decision is an event that names the grant. A delegated run has it only if its

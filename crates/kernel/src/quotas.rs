@@ -13,7 +13,8 @@ use crate::kernel::{Kernel, Shared};
 /// The limits of all owners.
 #[derive(Debug, Clone, Default)]
 pub struct OwnerLimits {
-    /// The owner that this process itself acts for. It leaves no room for others; without such an owner nobody does.
+    /// The owner that this process itself acts for. It need not leave room for others. Without such an owner, no owner
+    /// needs to.
     own: Option<String>,
     all: Quotas,
     owners: BTreeMap<String, OwnerQuotas>,

@@ -51,18 +51,18 @@ impl Shared {
             return Ok(vec![]);
         }
         let artifacts = self.artifact_ages().await?;
-        // Read after the artifacts: a message that names one of them until now is seen.
+        // Read after the artifacts, so that a message that names one of them by now is seen.
         let named = self.store.artifacts_named().await?;
         let mut removed = vec![];
         for id in retention.expired(&artifacts, &named, self.clock.now()) {
             if self.tasks.is_stopping() {
                 break;
             }
-            // Its session may have been deleted meanwhile.
+            // The artifact's session may have been deleted meanwhile.
             let Some(artifact) = self.store.artifact_get(id).await? else { continue };
             match self.call(artifact.session, |reply| Command::ArtifactDelete(id, reply)).await {
                 Ok(()) => removed.push(id),
-                // The home of the session removes it.
+                // The session is gone, or its home removes the artifact.
                 Err(Error::NotFound { .. } | Error::Elsewhere { .. }) => {}
                 Err(error) => return Err(error),
             }

@@ -13,7 +13,8 @@ use unicode_normalization::char::{decompose_compatible, is_combining_mark};
 
 /// Words of a query; further words are ignored.
 const QUERY_MAX_WORDS: usize = 16;
-/// Tokens of a word; further ones are ignored. Finding a word takes the tokens of the text times those of the word.
+/// Tokens of a word; further ones are ignored. The cost of finding a word is the number of tokens of the text times
+/// that of the word.
 const WORD_MAX_TOKENS: usize = 32;
 /// Bytes of a message that are searched.
 const SEARCHABLE_MAX_BYTES: usize = 256 << 10;
@@ -42,12 +43,12 @@ impl Query {
         (!words.is_empty()).then_some(Self { words, org: None })
     }
 
-    /// This query, of sessions that `org` may read alone.
+    /// Restricts the query to sessions that `org` may read.
     pub fn shared_with(self, org: &str) -> Self {
         Self { org: Some(org.to_owned()), ..self }
     }
 
-    /// The org that must be able to read the sessions, if one must.
+    /// The org to whose sessions the query is restricted.
     pub fn org(&self) -> Option<&str> {
         self.org.as_deref()
     }

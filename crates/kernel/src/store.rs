@@ -95,8 +95,8 @@ pub trait Store: Send + Sync + 'static {
         Ok(vec![])
     }
 
-    /// Lists the sessions with this process as their home that have notes in their inbox, which another process may have put
-    /// there.
+    /// Lists the sessions whose home is this process and that have notes in their inbox. Another process may have
+    /// written the notes.
     async fn inbox_at_home(&self) -> Result<Vec<SessionId>, StoreError> {
         Ok(vec![])
     }
@@ -181,8 +181,8 @@ pub trait Store: Send + Sync + 'static {
     /// Lists runs of one owner, newest first.
     async fn run_page(&self, page: &RunPage) -> Result<Rows<Run>, StoreError>;
 
-    /// Lists the runs that have not ended of the sessions of `owner`, and of those that members of `org` may read, oldest
-    /// first. Costs the unfinished runs of all owners, not the stored ones.
+    /// Lists the runs that have not ended of the sessions of `owner`, and of those that members of `org` may read,
+    /// oldest first. The cost grows with the unfinished runs of all owners, not with the stored ones.
     async fn runs_live(&self, owner: &str, org: Option<&str>) -> Result<Rows<Run>, StoreError>;
 
     /// Lists the attempts of a run, oldest first.
@@ -204,7 +204,7 @@ pub trait Store: Send + Sync + 'static {
     /// Lists the model calls of a run, oldest first.
     async fn steps(&self, run: RunId) -> Result<Rows<Step>, StoreError>;
 
-    /// Gets what steps of a session were given, as JSON, by its hash.
+    /// Gets the input of steps of a session, as JSON, by its hash.
     async fn step_input(&self, session: SessionId, hash: &str) -> Result<Option<String>, StoreError>;
 
     /// Lists delegations, oldest first.
@@ -557,7 +557,7 @@ pub trait Store: Send + Sync + 'static {
         limit: usize,
     ) -> Result<Vec<DeadLetter>, StoreError>;
 
-    /// The stored data of an owner. Costs the same however much it is.
+    /// Sums the stored data of an owner. The cost does not depend on its amount.
     async fn owner_usage(&self, owner: &str) -> Result<OwnerUsage, StoreError>;
 }
 

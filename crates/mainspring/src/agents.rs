@@ -134,8 +134,8 @@ fn native_adapter(
         .with_mcp(McpServers::with_processes(&config.models.mcp, server_processes(config)))
 }
 
-/// MCP servers of the native agent are started like agents: under a guard, with the same variables, found by the next start
-/// if a crash left them.
+/// MCP servers of the native agent are started like agents: under a guard and with the same variables, so that the next
+/// start finds those that a crash has left.
 fn server_processes(config: &Config) -> ServerProcesses {
     let mut guard = guard_command(config);
     guard.extend(["--grace-ms", "2000"].map(OsString::from));
@@ -207,10 +207,11 @@ pub(crate) fn agent_options(
     }
 }
 
-/// Returns what no confined agent may write: an agent that could would configure itself at the next start.
+/// Returns the paths that no confined agent may write: an agent that writes them could change its own configuration for
+/// the next start.
 fn protected_paths(config: &Config) -> Vec<PathBuf> {
     let folders = [config.agents_dir.clone()].into_iter().chain(user_config_dir());
-    // A device such as /dev/null is no file that an agent could change.
+    // A device such as /dev/null is not a file that an agent could change.
     folders.chain(config.config_file.clone().filter(|path| path.is_file())).collect()
 }
 
@@ -221,7 +222,7 @@ fn user_config_dir() -> Option<PathBuf> {
     Some(folder.join("mainspring"))
 }
 
-/// Returns the rules of each owner that has some.
+/// Returns the rules of each owner that has any.
 pub(crate) fn owner_rules(config: &Config) -> BTreeMap<String, Vec<Rule>> {
     let rules = config.owners.iter().map(|(name, owner)| (name.clone(), owner.rules.clone()));
     rules.filter_map(|(name, rules)| Some((name, rules?))).collect()

@@ -1,4 +1,4 @@
-//! Where the bytes of artifacts are: the state directory, or the object store of the configuration.
+//! The place of artifact bytes: the state directory, or the object store of the configuration.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use mainspring_kernel::{BlobStore, Blobs};
 use crate::config::Config;
 use crate::node::NodeError;
 
-/// Returns the bytes of artifacts as the configuration names them. Asks nothing of an object store.
+/// Opens the place of artifact bytes that the configuration names. Sends no request to an object store.
 pub fn blobs(config: &Config) -> Result<Blobs, NodeError> {
     let folder = config.artifacts_dir();
     Ok(match blob_store(config, &Clock::system())? {
@@ -45,6 +45,7 @@ pub async fn probe(config: &Config) -> Result<Option<String>, String> {
     }
 }
 
+/// Fails if the configuration names an object store, which this build cannot use.
 #[cfg(not(feature = "s3"))]
 pub async fn probe(config: &Config) -> Result<Option<String>, String> {
     blob_store(config, &Clock::system()).map(|_| None).map_err(|error| error.to_string())
@@ -60,8 +61,8 @@ mod s3 {
     use crate::config::{ArtifactStore, Config, split_bucket};
     use crate::node::NodeError;
 
-    /// Milliseconds for which objects stay that nothing refers to. Another server may have written the same content just
-    /// now, and be about to commit its artifact.
+    /// Milliseconds for which unreferenced objects stay. Another server may have written the same content just now, and
+    /// be about to commit its artifact.
     const REMOVAL_DELAY_MS: u64 = 60 * 60 * 1_000;
 
     pub(super) fn open(config: &Config, clock: &Clock) -> Result<Option<S3Blobs>, NodeError> {
@@ -87,7 +88,7 @@ mod s3 {
             allow_http: endpoint.is_some_and(|endpoint| endpoint.starts_with("http://")),
             removal_delay_ms: REMOVAL_DELAY_MS,
         };
-        // The client of the object store has no default of its own.
+        // The client of the object store installs no TLS provider itself.
         crate::install_tls();
         let store = S3Blobs::new(options, clock.clone()).map_err(NodeError::ArtifactStore)?;
         Ok(Some(store))

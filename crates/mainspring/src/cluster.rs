@@ -29,7 +29,7 @@ mod homes;
 
 /// The fewest bytes of a secret.
 const MIN_SECRET_BYTES: usize = 16;
-/// Separates the token from other values that are made of the secret.
+/// Separates the token from other values that are derived from the secret.
 const TOKEN_CONTEXT: &str = "mainspring 2026-11-18 token of the servers of a cluster";
 
 /// This process as a server of its cluster. It owns its state directory.
@@ -39,7 +39,7 @@ pub struct Member {
     node: NodeId,
     name: String,
     address: String,
-    /// True if it executes sessions beside the others.
+    /// True if this server executes sessions beside the others.
     is_spread: bool,
     /// The servers at work, for the HTTP edge.
     servers: watch::Sender<Servers>,

@@ -103,7 +103,7 @@ impl Config {
         self.state_dir.join("artifacts")
     }
 
-    /// Returns the file that tells the guards of agents until when agents may live, in a cluster.
+    /// Returns the file from which the guards of agents read how long agents may live, in a cluster.
     pub fn limit_file(&self) -> PathBuf {
         self.state_dir.join("cluster.limit")
     }

@@ -1,8 +1,8 @@
 //! Memory candidates: hands each of them to the command that the operator has configured, and records its decision.
 //!
 //! The command gets the candidate as JSON on its standard input, and decides by its exit code: 0 accepts, 1 rejects.
-//! Anything else is no decision, and the candidate is offered again later. A crash between the command's end and the
-//! record of its decision makes the command run again with the same artifact id.
+//! Any other exit code is no decision, and the candidate is offered again later. A crash between the command's end and
+//! the record of its decision makes the command run again with the same artifact id.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use mainspring_core::memory::MemoryDecision;
 use mainspring_kernel::{Error, Kernel};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::process::Command;
+use tokio::process::{ChildStdin, ChildStdout, Command};
 
 /// Candidates read at a time.
 const PAGE_ROWS: usize = 50;
@@ -29,7 +29,7 @@ const REASON_BYTES: u64 = 2_000;
 /// Variables of the environment that the command inherits.
 const INHERITED_ENV: [&str; 5] = ["PATH", "HOME", "LANG", "TMPDIR", "USER"];
 
-/// Has every candidate decided by `command`, until the kernel stops.
+/// Runs `command` for every candidate until the kernel stops.
 pub(crate) async fn run(kernel: Kernel, command: Vec<String>) {
     let tasks = kernel.tasks().clone();
     loop {
@@ -49,8 +49,8 @@ pub(crate) async fn run(kernel: Kernel, command: Vec<String>) {
     }
 }
 
-/// Has all candidates decided. One without a decision does not hold the others up, but a command that cannot be started
-/// does. Returns the last reason why a candidate was not decided.
+/// Runs the command for all candidates. A candidate without a decision does not stop the others, but a command that
+/// cannot be started does. Returns the last reason why a candidate was not decided.
 async fn decide_all(kernel: &Kernel, command: &[String]) -> Result<(), String> {
     let (mut after, mut undecided) = (None, Ok(()));
     loop {
@@ -103,14 +103,10 @@ async fn ask(command: &[String], candidate: &Artifact, text: &str) -> Result<Ask
     process.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut process = process.spawn().map_err(failed)?;
     let input = json!({"artifact": candidate, "text": text}).to_string();
-    if let Some(mut stdin) = process.stdin.take() {
-        // A command that decides without reading its input closes it early.
-        let _ = stdin.write_all(input.as_bytes()).await;
-    }
-    let mut output = vec![];
-    if let Some(stdout) = process.stdout.take() {
-        stdout.take(REASON_BYTES).read_to_end(&mut output).await.map_err(failed)?;
-    }
+    let (stdin, stdout) = (process.stdin.take(), process.stdout.take());
+    // At the same time: the command may write before it reads.
+    let (_, output) = tokio::join!(write_input(stdin, &input), read_reason(stdout));
+    let output = output.map_err(failed)?;
     let status = process.wait().await.map_err(failed)?;
     let reason = String::from_utf8_lossy(&output).trim().to_owned();
     let reason = Some(reason).filter(|reason| !reason.is_empty());
@@ -119,6 +115,23 @@ async fn ask(command: &[String], candidate: &Artifact, text: &str) -> Result<Ask
         Some(1) => Asked::Decided(MemoryDecision::Rejected, reason),
         _ => Asked::Undecided(format!("it ended with {status}, which is no decision")),
     })
+}
+
+/// Writes the whole input. A command that decides without reading it closes it early.
+async fn write_input(stdin: Option<ChildStdin>, input: &str) {
+    if let Some(mut stdin) = stdin {
+        let _ = stdin.write_all(input.as_bytes()).await;
+    }
+}
+
+/// Reads the output to its end, so that a command that writes much is not killed, and returns its beginning.
+async fn read_reason(stdout: Option<ChildStdout>) -> std::io::Result<Vec<u8>> {
+    let mut output = vec![];
+    if let Some(mut stdout) = stdout {
+        (&mut stdout).take(REASON_BYTES).read_to_end(&mut output).await?;
+        tokio::io::copy(&mut stdout, &mut tokio::io::sink()).await?;
+    }
+    Ok(output)
 }
 
 #[cfg(test)]

@@ -33,7 +33,7 @@ pub struct Node {
     agents: Agents,
     /// The built-in store; `None` if an embedder replaced it.
     sqlite: Option<Arc<SqliteStore>>,
-    /// This process as a server of its cluster, which owns the state directory then.
+    /// This process as a server of its cluster, which then owns the state directory.
     member: Option<Arc<Member>>,
     // Released last: while the store is open, no other process may own the folder.
     state_dir: Option<StateDir>,
@@ -173,7 +173,7 @@ impl NodeBuilder {
     pub async fn open(self) -> Result<Node, NodeError> {
         let Self { mut config, store, member, parts, clock, execute } = self;
         if member.is_none() {
-            // Nothing renews the limit of agents.
+            // Nothing renews the time limit of agents here.
             config.cluster.address = None;
         }
         let blob_store = artifact_store::blob_store(&config, &clock)?;
@@ -320,7 +320,7 @@ impl Node {
         self.kernel.shutdown().await;
         self.agents.close().await;
         if let Some(member) = &self.member {
-            // After the agents have ended, so that those of the next server are alone.
+            // Called after the agents have ended, so that no agent of this server works beside those of the next one.
             member.leave().await;
         }
         let Self { kernel, agents: _, sqlite, member: _, state_dir } = self;

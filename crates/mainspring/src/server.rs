@@ -260,7 +260,7 @@ struct Notifiers {
 }
 
 impl Notifiers {
-    /// Starts at once, or when `member` leads: of several servers at work, one notifies.
+    /// Starts at once, or when `member` becomes the leader: of several servers at work, only one notifies.
     fn start(self, member: Option<Arc<Member>>, config: &Config) {
         let attention = (config.owner.clone(), config.on_attention.clone());
         let Some(member) = member else { return self.spawn(attention) };
@@ -281,7 +281,7 @@ impl Notifiers {
     }
 }
 
-/// Files that are kept for the store, agents and artifacts.
+/// Open files that are reserved for the store, agents and artifacts.
 const OTHER_OPEN_FILES: u64 = 1024;
 /// Connections that may wait to be accepted; the system may allow fewer. With a short queue, clients that connect at once in
 /// thousands, such as readers after a restart, are refused or wait for a second.
@@ -322,7 +322,7 @@ fn bind_tcp(address: SocketAddr) -> Result<TcpListener, ServeError> {
             SocketAddr::V4(_) => TcpSocket::new_v4()?,
             SocketAddr::V6(_) => TcpSocket::new_v6()?,
         };
-        // A restarted server gets its address back while connections of the one before end.
+        // A restarted server can bind its address while connections of the earlier process are closing.
         socket.set_reuseaddr(true)?;
         socket.bind(address)?;
         socket.listen(BACKLOG)
@@ -346,7 +346,7 @@ fn bind_socket(socket: &Socket) -> Result<UnixListener, ServeError> {
         _ => {}
     }
     let listener = UnixListener::bind(socket.address()).map_err(failed)?;
-    // The folder is private; the socket is too, whatever the umask.
+    // The folder is private. The socket gets private permissions too, whatever the umask.
     std::fs::set_permissions(socket.path(), Permissions::from_mode(0o600)).map_err(failed)?;
     Ok(listener)
 }

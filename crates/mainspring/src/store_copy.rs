@@ -35,7 +35,7 @@ impl std::str::FromStr for CopySide {
     }
 }
 
-/// Why a store was not copied. The target is as it was.
+/// Why a store was not copied. The target is unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreCopyError {
     /// A state directory cannot be used.
@@ -109,7 +109,7 @@ fn is_same(one: &Path, other: &Path) -> bool {
     real(one) == real(other)
 }
 
-/// Copies the bytes of an artifact, unless they are there. Those of a copy that ended early are kept.
+/// Copies the bytes of an artifact, unless the target has them. Bytes of an interrupted copy are kept.
 fn blob_copy(from: &Path, to: &Path, hash: &str) -> Result<(), CopyError> {
     let (source, target) = (from.join(blob_path(hash)), to.join(blob_path(hash)));
     let failed = |path: &Path, source: io::Error| CopyError::Io { path: path.to_owned(), source };

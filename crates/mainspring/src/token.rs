@@ -37,7 +37,7 @@ pub(crate) fn replace(state_dir: &Path, token: &str) -> io::Result<()> {
     }
 }
 
-/// Written whole under another name first, so that a crash leaves no partial token.
+/// The token is written completely under another name first, so that a crash leaves no partial token.
 fn write(state_dir: &Path, token: &str) -> io::Result<()> {
     let part = state_dir.join(format!("{TOKEN_FILE}.part"));
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&part)?;

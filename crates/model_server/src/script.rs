@@ -59,8 +59,8 @@ impl FromIterator<Entry> for Conversation {
 const SYSTEM_SCRIPT: &str = "script: ";
 
 impl Conversation {
-    /// Takes the script from the system prompt, if that has a line `script: …`: the agent does the same whatever the
-    /// prompt says.
+    /// Takes the script from the system prompt, if it has a line `script: …`. The agent then behaves the same for every
+    /// prompt.
     pub(super) fn with_system(self, system: &str) -> Self {
         match system.lines().filter_map(|line| line.trim().strip_prefix(SYSTEM_SCRIPT)).next_back() {
             Some(script) => Self { prompt: script.to_owned(), ..self },

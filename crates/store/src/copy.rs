@@ -30,7 +30,7 @@ pub enum CopyEnd {
     Postgres(String),
 }
 
-/// Why a copy failed. The target is as it was.
+/// Why a copy failed. The target is unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum CopyError {
     /// The target holds data.
@@ -39,7 +39,7 @@ pub enum CopyError {
     /// The source does not exist.
     #[error("{0} does not exist: name the database to copy from")]
     NoSource(String),
-    /// Two records cannot be the same afterwards.
+    /// The target differs from the source after the copy.
     #[error("{table}: the copy has {copied} records with another content than the {read} that were read")]
     Differs {
         /// The kind of records.
@@ -54,7 +54,7 @@ pub enum CopyError {
     Blob {
         /// The hash.
         hash: String,
-        /// Their problem.
+        /// The problem of the bytes.
         problem: &'static str,
     },
     /// A SQLite database cannot be opened.
@@ -101,8 +101,8 @@ impl CopyReport {
     }
 }
 
-/// Copies all data of `from` into `to`, and compares what was written with what was read. `copy_blob` is called with the
-/// hash of each artifact before the copy becomes visible, so that every artifact has its bytes.
+/// Copies all data of `from` into `to`, and compares the written records with the source. `copy_blob` is called with
+/// the hash of each artifact before the copy becomes visible, so that every artifact has its bytes.
 ///
 /// The caller makes sure that no process uses a SQLite database of either; the lock of a PostgreSQL is taken here.
 pub fn store_copy(
@@ -178,14 +178,14 @@ pub(crate) trait End {
     fn write(&mut self, table: &CopyTable, records: Vec<Record>) -> Result<(), CopyError>;
     /// The last cursor that the database has ever given.
     fn last_cursor(&mut self) -> Result<i64, CopyError>;
-    /// Makes what was written durable and visible. New events get cursors after `last`.
+    /// Makes the written records durable and visible. New events get cursors after `last`.
     fn finish(&mut self, last: i64) -> Result<(), CopyError>;
 }
 
 /// Takes the records of a table.
 pub(crate) type Each<'a> = dyn FnMut(Record) -> Result<(), CopyError> + 'a;
 
-/// A record as it travels.
+/// A record in the form in which it is copied.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Record {
     Key(Box<ApiKey>),
@@ -254,7 +254,7 @@ const fn values(name: &'static str, key: usize, columns: &'static str) -> CopyTa
 /// The records that forks have inherited: they refer to bytes as artifacts do.
 const INHERITED: &str = "inherited_artifacts";
 
-/// All records, those first that others refer to.
+/// All tables. A table comes after those that it refers to.
 pub(crate) const TABLES: &[CopyTable] = &[
     values("owners", 1, "t owner_id, t org_id, i claimed_at=claimed_at_ms"),
     typed("api_keys"),
@@ -362,7 +362,7 @@ fn fingerprint(end: &mut dyn End, table: &CopyTable) -> Result<Fingerprint, Copy
 
 fn add(sum: &mut blake3::Hasher, record: &Record) {
     if let Record::Key(key) = record {
-        // Left out of the debug form.
+        // The debug form leaves the hash out.
         sum.update(&key.hash);
     }
     sum.update(format!("{record:?}\n").as_bytes());

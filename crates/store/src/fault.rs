@@ -1,6 +1,6 @@
 //! Disk faults that tests inject.
 
-/// A fault of the next group of commits, or of the next load.
+/// A fault that tests inject into the next group of commits, or into the next load.
 #[doc(hidden)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {

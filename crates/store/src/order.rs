@@ -1,16 +1,17 @@
-//! The order in which the rows of a commit are written. They are unordered: rows that end something come before rows that
-//! begin something, and rows before those that refer to them, so that no constraint fails on an intermediate state.
+//! The order in which the rows of a commit are written. A commit holds its rows in no order. Rows that end something
+//! are written before rows that begin something, and rows before those that refer to them, so that no constraint fails
+//! on an intermediate state.
 
 use mainspring_core::{BindingStatus, RunStatus, SessionStatus};
 use mainspring_kernel::store::Row;
 
-/// The rank of rows that refer to others and to which none refers.
+/// The rank of rows that refer to others, and that no row refers to.
 pub(crate) const OTHERS: u8 = 13;
 
 /// The rank of a row. The sort by it is stable: lines stay in the order of their creation.
 pub(crate) fn rank(row: &Row) -> u8 {
     match row {
-        // First, so that a repeated request is reported as such before any other conflict.
+        // First, so that a repeated request is reported as a repetition before any other conflict.
         Row::NewId(_) | Row::Request(_) => 0,
         Row::Session(session) => 1 + u8::from(session.status != SessionStatus::Deleted),
         Row::Line(_) => 3,

@@ -57,8 +57,8 @@ pub struct PostgresOptions {
     /// Takes the lock of the server, which needs a connection of its own: no transaction pooler. Without it, nothing
     /// prevents a second server from voiding the leases of this one.
     pub takes_lock: bool,
-    /// Milliseconds for which a reader of all sessions waits for transactions that are older than an event. It returns what
-    /// is complete then.
+    /// Milliseconds for which a reader of all sessions waits for transactions that are older than an event. It then
+    /// returns the events before those transactions.
     pub feed_wait_ms: u64,
 }
 
@@ -130,7 +130,7 @@ impl Threads {
 
 impl Drop for Threads {
     fn drop(&mut self) {
-        // A task may drop the store, and must not wait for threads.
+        // The store may be dropped inside a task, which must not wait for threads.
         if let Some(runtime) = self.0.take() {
             runtime.shutdown_background();
         }

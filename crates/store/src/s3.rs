@@ -29,7 +29,7 @@ mod credentials;
 
 /// The size of a part of an upload. Smaller contents are one request.
 const PART_BYTES: u64 = 8 << 20;
-/// The most parts that S3 allows is 10,000.
+/// The maximum number of parts that are used. S3 allows 10,000.
 const MAX_PARTS: u64 = 9_000;
 /// Parts that are sent at the same time.
 const PARTS_AT_ONCE: usize = 2;
@@ -38,7 +38,7 @@ const BUFFER_BYTES: usize = 256 << 10;
 /// The longest text of an error of the object store.
 const MAX_REASON_CHARS: usize = 500;
 
-/// Where objects are kept, and how they are reached.
+/// The location of objects, and how the object store is reached.
 #[derive(Debug, Clone, Default)]
 pub struct S3Options {
     /// The bucket.
@@ -53,7 +53,7 @@ pub struct S3Options {
     pub credentials: Option<S3Credentials>,
     /// Allows an endpoint without TLS.
     pub allow_http: bool,
-    /// Milliseconds for which objects stay that nothing refers to.
+    /// Milliseconds for which unreferenced objects stay.
     pub removal_delay_ms: u64,
 }
 
@@ -69,7 +69,7 @@ pub struct S3Blobs {
 }
 
 impl S3Blobs {
-    /// Prepares the access to a bucket, and asks nothing of it. Returns the problem of the options or the environment.
+    /// Prepares the access to a bucket. Sends no request. Returns the problem of the options or the environment.
     ///
     /// What the options do not name comes from the environment variables of AWS, then from the machine's role.
     pub fn new(options: S3Options, clock: Clock) -> Result<Self, String> {
@@ -78,7 +78,7 @@ impl S3Blobs {
         let slash = if prefix.is_empty() { "" } else { "/" };
         let at = endpoint.as_ref().map(|endpoint| format!(" at {endpoint}")).unwrap_or_default();
         let name = format!("s3://{bucket}{slash}{prefix}{at}");
-        // No limit of the whole request: a reader may be slow. Each read has one.
+        // The whole request has no time limit, since a reader may be slow. Each read has one.
         let client = ClientOptions::new()
             .with_allow_http(allow_http)
             .with_connect_timeout(Duration::from_secs(5))
@@ -180,7 +180,7 @@ impl S3Blobs {
             parts.wait_for_capacity(PARTS_AT_ONCE).await.map_err(|error| self.error(&error))?;
             parts.write(&buffer[..read]);
         }
-        // Before the upload is completed: a changed file must not become an object.
+        // Checked before the upload is completed: a changed file must not become an object.
         match hasher.finalize().to_hex().as_str() == hash {
             true => Ok(()),
             false => Err(staging_changed()),
@@ -262,7 +262,7 @@ fn blob_error(name: &str, error: &object_store::Error) -> BlobError {
     let reason = full_reason(error);
     let text = format!("the object store {name}: {}", shorten(&reason));
     match error {
-        // A bucket that does not exist is not an object that is missing.
+        // A missing bucket is not a missing object.
         object_store::Error::NotFound { .. } if !reason.contains("NoSuchBucket") => BlobError::Missing(text),
         _ => BlobError::Unavailable(text),
     }

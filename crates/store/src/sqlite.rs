@@ -132,7 +132,7 @@ impl SqliteStore {
     ) -> Result<T, StoreError> {
         let Some(readers) = &self.readers else { return Err(closed()) };
         match readers.read(read).await {
-            // A connection that was not used before opens the files at its first read.
+            // An unused connection opens its files only now: report why the store cannot be used, if that is known.
             Err(StoreError::Unavailable(reason)) => {
                 Err(self.shared.check_writable().err().unwrap_or(StoreError::Unavailable(reason)))
             }
@@ -207,7 +207,7 @@ impl Store for SqliteStore {
     }
 
     async fn requests_forget(&self, before: Time) -> Result<(), StoreError> {
-        // Most starts find none: then nothing is written.
+        // Most starts find no expired requests: then nothing is written.
         let has_expired = move |connection: &Connection| {
             purge::has_expired_requests(connection, before).map_err(|error| error::read_error(&error))
         };

@@ -8,13 +8,13 @@ use std::path::Path;
 /// The largest configuration, certificate, key or definition, in bytes.
 pub const SMALL_FILE_MAX_BYTES: u64 = 1 << 20;
 
-/// Reads a regular file of at most [`SMALL_FILE_MAX_BYTES`]. The null device is an empty file: that is how a file is left
-/// out.
+/// Reads a regular file of at most [`SMALL_FILE_MAX_BYTES`]. The null device counts as an empty file, so that a setting
+/// can name it to have no file.
 pub fn read_small(path: &Path) -> io::Result<Vec<u8>> {
     if path == Path::new("/dev/null") {
         return Ok(vec![]);
     }
-    // Asked before it is opened: opening a pipe waits for its writer.
+    // Checked before the file is opened: opening a pipe waits for its writer.
     check_regular(fs::metadata(path)?.is_file())?;
     let file = File::open(path)?;
     check_regular(file.metadata()?.is_file())?;

@@ -89,7 +89,7 @@ impl Ids {
     /// Returns the bits of the time; none if a seed determines the ids.
     fn time_unit(&self) -> Option<u16> {
         match &*self.0.lock() {
-            // The low bits: they repeat.
+            // Keeps the low bits, which repeat.
             Source::System { .. } => Some((system_now().0 >> TIME_UNIT_BITS) as u16),
             Source::Seeded { .. } => None,
         }

@@ -71,7 +71,7 @@ fn resume_methods(can: &AgentCapabilities) -> Vec<&'static str> {
 
 /// Why an agent could not be initialised.
 enum InitializeError {
-    /// It speaks another version of the protocol.
+    /// The agent speaks another version of the protocol.
     OtherVersion(Value),
     Call(CallError),
 }

@@ -18,11 +18,11 @@ const RECENT_MESSAGES: usize = 64;
 
 /// How the native session of a turn was obtained.
 pub(super) enum SessionStart {
-    /// It was resumed. The text holds turns that it may lack.
+    /// The native session was resumed. The text holds turns that it may lack.
     Resumed(Option<String>),
-    /// It is a fork, which has all the context of its origin: the native session with this id.
+    /// The native session is a fork with all the context of its origin: the native session with this id.
     Forked(String),
-    /// It is new and gets this preface.
+    /// The native session is new and gets this preface.
     Opened(Preface),
 }
 

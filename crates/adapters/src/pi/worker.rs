@@ -243,7 +243,7 @@ impl PooledWorker for PiWorker {
     }
 
     fn has_session(&self, _native: &str) -> bool {
-        // It has only the session it served last, which the pool knows.
+        // A process has only the session that it served last, which the pool knows.
         false
     }
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use mainspring_kernel::boot_time::boot_time_ms;
 use mainspring_kernel::clock::Clock;
 
-/// The longest time between two looks at the clock: timers of the system stand still while the machine is suspended.
+/// The longest time between two checks of the clock: timers of the system stand still while the machine is suspended.
 const LOOK_MS: u64 = 100;
 
 /// A file with the time, in milliseconds since the start of the machine.

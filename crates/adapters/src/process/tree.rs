@@ -282,8 +282,8 @@ pub(super) fn has_group(group: Pid) -> bool {
     all_processes().any(|pid| is_member(pid).unwrap_or(false))
 }
 
-/// Reports whether a process with these fields of its `stat` lives. They are those of its first thread: if that one has
-/// ended, the other threads go on.
+/// Reports whether a process with these fields of its `stat` lives. The fields are those of its first thread: if that
+/// thread has ended, the other threads may still run.
 fn lives(pid: Pid, fields: &[String]) -> bool {
     let lives = |thread: PathBuf| read_stat(&thread).is_some_and(|fields| !has_ended(&fields));
     !has_ended(fields) || threads(pid).any(lives)

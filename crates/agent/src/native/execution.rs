@@ -175,7 +175,7 @@ impl<'a> Execution<'a> {
     /// Records the notices about the plan, and `problems`.
     pub(super) async fn record_notices(&self, problems: Option<String>) -> Result<(), Exit> {
         if let Some(note) = self.plan.unconfined.clone() {
-            // With the end of the attempt, which costs no commit of its own.
+            // The note goes into the commit that ends the attempt, so that it costs no commit of its own.
             let unconfined = Record::Confined(Sandbox::none(Some(note)));
             self.attempt.record_at_end(vec![unconfined]).await?;
         }
@@ -336,7 +336,7 @@ impl<'a> Execution<'a> {
     /// Ends the run with the model's answer, unless goals are pending, the answer violates the output schema, a new prompt
     /// has arrived, or a hook continues the run: then returns `None`.
     async fn check_answer(&mut self, text: &str, mut records: Vec<Record>) -> Result<Option<Executed>, Exit> {
-        // The next member of a network may achieve them.
+        // In a network the next member may still achieve the pending goals.
         if self.network.is_none() && self.check_goals(&mut records).await? {
             return Ok(None);
         }

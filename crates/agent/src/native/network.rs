@@ -1,4 +1,5 @@
-//! A network in the agent loop: the router is asked, the member at the front of the stack is called, and again.
+//! A network in the agent loop: asks the router, calls the member at the front of the stack, and repeats until the
+//! network ends.
 //!
 //! ```text
 //!          ┌────────────── result ──────────────┐
@@ -9,8 +10,9 @@
 //!          └─ end
 //! ```
 //!
-//! Every decision is committed before the call that it names, with the result of the call before where no model is
-//! asked in between. An execution that starts again reads the decisions and continues at the end of the path.
+//! Every decision is committed before the member that it names is called. The same commit holds the result of the
+//! previous call, unless a routing model is asked in between. An execution that starts again reads the decisions and
+//! continues at the end of the path.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -38,11 +40,11 @@ const MAX_CALL_MESSAGES: usize = 1_000;
 pub(super) struct NetworkRun {
     /// The definition of the network.
     definition: Arc<Definition>,
-    /// True if the definition is not the caller's to change.
+    /// True if the caller may not change the definition.
     is_shared: bool,
     /// The last decision.
     route: Option<Route>,
-    /// The members that were called, each with the number of the model call before.
+    /// The members that were called, each with the number of the last model call before it.
     called: Vec<(u32, String)>,
     /// The members that wrote the messages of this run; an empty name for the results of a parallel stage.
     authors: HashMap<MessageId, String>,
@@ -72,7 +74,7 @@ impl NetworkRun {
         self.network()?.member(name).ok_or_else(gone)
     }
 
-    /// The member that is called, if it is one.
+    /// The member that works now; `None` in a parallel stage and after the end.
     pub(super) fn current(&self) -> Option<&Member> {
         match self.route.as_ref()?.next.as_ref()? {
             Stage::One(name) => self.definition.network.as_ref()?.member(name),
@@ -255,7 +257,8 @@ impl Execution<'_> {
         loop {
             let route = match self.next_route(&mut records).await {
                 Ok(route) => route,
-                // The result of the finished call stays. A run that waits has no end that could hold it.
+                // A waiting run has no final commit that could hold the result of the finished call, so the result is
+                // committed now.
                 Err(exit) if exit.is_waiting() => {
                     self.attempt.record(records).await?;
                     return Err(exit);
@@ -373,12 +376,13 @@ impl Execution<'_> {
             records.push(Record::Output { output, error });
         }
         if route.end == Some(RouteEnd::MaxIter) {
-            let text = format!("the network has made its most agent calls ({}) and ends", route.calls);
+            let text = format!("the network has reached its maximum of {} agent calls and ends", route.calls);
             records.push(Record::Progress { text });
         }
         let has_state = records.iter().any(|record| matches!(record, Record::RunState { .. }));
         match has_state {
-            // State is decided by the actor, which takes it only with records of its own commit.
+            // The actor merges state changes only in a commit that an attempt asks for, not in the commit that ends the
+            // run.
             true => self.attempt.record(records).await?,
             false => self.attempt.record_at_end(records).await?,
         }

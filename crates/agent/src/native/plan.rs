@@ -18,7 +18,7 @@ use crate::models::SelectedModel;
 use crate::output::OutputSchema;
 use crate::tool::{ToolEntry, Toolbox};
 
-/// The keys of state that are read at once.
+/// The number of state keys that are read at a time.
 const STATE_PAGE: usize = 500;
 
 /// The surface kind of the session of a member that works in parallel with others.
@@ -78,7 +78,7 @@ impl Plan {
         Ok((Self::of_agent(adapter, attempt, agent, is_shared).await?, None))
     }
 
-    /// Resolves the plan of an agent. `is_shared` tells that its definition is not the caller's to change.
+    /// Resolves the plan of an agent. `is_shared` is true if the caller may not change its definition.
     pub(super) async fn of_agent(
         adapter: &NativeAdapter,
         attempt: &AttemptHandle,
@@ -95,12 +95,12 @@ impl Plan {
             let merged = model.options.merge(given);
             model.options = merged.map_err(|error| Exit::failed("invalid_model_options", error))?;
         }
-        // The limits of a definition that the caller cannot change are not the caller's to raise.
+        // A caller cannot raise the limits of a definition that it cannot change.
         let of_agent = AgentLimits { limits: agent.limits, is_ceiling: is_shared };
         let limits = options.limits.of_agent(of_agent).or(adapter.options.limits);
         let key = options.key.as_deref();
         if let Some(gone) = gone.filter(|_| key.is_some_and(|key| key.models.is_some())) {
-            // Another model would not be one that the key lists.
+            // The agent's default model may not be one that the key lists.
             let message = format!("the model profile {gone:?} is not configured any more");
             return Err(Exit::failed("model_not_configured", message));
         }
@@ -173,7 +173,7 @@ impl Plan {
             .then(|| format!("nothing confines the MCP servers of this run: {}", processes.join(", ")));
         if !problems.is_empty() && self.agent.mcp.is_some() {
             let failure = Failure::new("mcp_unavailable", problems.join("; "));
-            // A server that nothing confines is not confined at the next attempt either.
+            // A retry does not help: the server would be unconfined again.
             return Err(Exit::from(End::failed(failure, !is_confined)));
         }
         let tools = tools.filter(&self.agent.tools);

@@ -238,7 +238,7 @@ impl Execution<'_> {
         self.plan.rules.control_verdict(&self.attempt, &action, &question).await
     }
 
-    /// The one who allowed a call that no rule concerns. Other decisions have events of their own.
+    /// The party that allowed a call to which no rule applies. Other decisions have events of their own.
     fn decided_without_event(&self, call: &ToolUse) -> Option<Decider> {
         (!self.plan.rules.concern(&action(call))).then(|| Decider::policy(NO_RULE))
     }

@@ -1,4 +1,4 @@
-//! The work that a JSON Schema makes of a value, counted before the validator does it.
+//! The work of comparing a value with a JSON Schema, counted before the validator does it.
 //!
 //! A few references that refer to each other several times multiply the work at each step, and the validator cannot be
 //! interrupted. A caller chooses the schema, and through the agent also the value, so both together are counted.

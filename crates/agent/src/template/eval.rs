@@ -523,7 +523,7 @@ impl<'t, 'a> Evaluator<'t, 'a> {
                 let each = self.loops.last().copied().filter(|each| each.is_recursive);
                 let (Some(each), Some(items)) = (each, given.take(0, "")) else {
                     return Err(TemplateError::new(
-                        "only a recursive loop is called, with what it goes through",
+                        "only a loop with `recursive` can be called, with the items of the next level",
                     ));
                 };
                 self.output.push(String::new());

@@ -20,7 +20,7 @@ pub(super) fn apply<'t, 'a>(
 ) -> Outcome<'a> {
     let budget = &mut evaluator.budget;
     match name {
-        "safe" => Ok(Value::Safe(shown(&value, budget)?.into())),
+        "safe" => Ok(Value::Safe(text_of(&value, budget)?.into())),
         "escape" | "e" => escaped(value, budget),
         "lower" | "upper" | "title" | "capitalize" | "trim" | "replace" | "indent" | "format" => {
             text_filter(name, &value, given, budget)
@@ -41,9 +41,9 @@ pub(super) fn apply<'t, 'a>(
         "bool" => Ok(Value::Bool(value.is_true())),
         "string" => match value.as_str() {
             Some(_) => Ok(value),
-            None => Ok(Value::Text(shown(&value, budget)?.into())),
+            None => Ok(Value::Text(text_of(&value, budget)?.into())),
         },
-        "pprint" => Ok(Value::Text(shown(&value, budget)?.into())),
+        "pprint" => Ok(Value::Text(text_of(&value, budget)?.into())),
         "attr" => {
             let key = given.take(0, "name").unwrap_or(Value::Undefined);
             value.get(&key, budget)
@@ -60,7 +60,7 @@ fn int<'a>(number: usize) -> Value<'a> {
 }
 
 /// The text of a value.
-fn shown(value: &Value<'_>, budget: &mut Budget) -> Result<String, TemplateError> {
+fn text_of(value: &Value<'_>, budget: &mut Budget) -> Result<String, TemplateError> {
     let mut text = String::new();
     display(value, &mut text, budget)?;
     Ok(text)
@@ -71,7 +71,7 @@ fn escaped<'a>(value: Value<'a>, budget: &mut Budget) -> Outcome<'a> {
         return Ok(value);
     }
     let mut text = String::new();
-    escape(&shown(&value, budget)?, &mut text, budget)?;
+    escape(&text_of(&value, budget)?, &mut text, budget)?;
     Ok(Value::Safe(text.into()))
 }
 
@@ -81,7 +81,7 @@ fn text_filter<'a>(
     mut given: Given<'_, 'a>,
     budget: &mut Budget,
 ) -> Outcome<'a> {
-    let text = shown(value, budget)?;
+    let text = text_of(value, budget)?;
     // The longest result of a change of case is three times as long.
     budget.bytes(text.len().saturating_mul(3))?;
     let made = match name {
@@ -95,14 +95,14 @@ fn text_filter<'a>(
         }
         "trim" => match given.take(0, "chars") {
             Some(chars) => {
-                let chars: Vec<char> = shown(&chars, budget)?.chars().take(256).collect();
+                let chars: Vec<char> = text_of(&chars, budget)?.chars().take(256).collect();
                 text.trim_matches(&chars[..]).to_owned()
             }
             None => text.trim().to_owned(),
         },
         "replace" => {
             let mut argument = |at, name| match given.take(at, name) {
-                Some(value) => shown(&value, budget),
+                Some(value) => text_of(&value, budget),
                 None => Err(TemplateError::new("it takes the text to replace and the new one")),
             };
             let (from, to) = (argument(0, "old")?, argument(1, "new")?);
@@ -193,7 +193,7 @@ fn format(text: &str, arguments: Vec<Value<'_>>, budget: &mut Budget) -> Result<
                 made.push_str(&format!("{number:.*}", precision.unwrap_or(6)));
             }
             ('d' | 'i', Some(number)) if number.is_finite() => made.push_str(&format!("{number:.0}")),
-            ('s', _) => made.push_str(&shown(&value, budget)?),
+            ('s', _) => made.push_str(&text_of(&value, budget)?),
             _ => return Err(TemplateError::new(format!("%{kind} takes a number, not a {}", value.kind()))),
         }
         rest = &after[end + 1..];
@@ -203,7 +203,7 @@ fn format(text: &str, arguments: Vec<Value<'_>>, budget: &mut Budget) -> Result<
 }
 
 fn split<'a>(name: &str, value: &Value<'a>, mut given: Given<'_, 'a>, budget: &mut Budget) -> Outcome<'a> {
-    let text = shown(value, budget)?;
+    let text = text_of(value, budget)?;
     // One value for each character at most.
     budget.values(text.len() + 1)?;
     let mut items = |parts: &mut dyn Iterator<Item = &str>| {
@@ -276,7 +276,7 @@ fn number<'a>(name: &str, value: &Value<'a>, mut given: Given<'_, 'a>, budget: &
 }
 
 fn join<'a>(value: &Value<'a>, mut given: Given<'_, 'a>, budget: &mut Budget) -> Outcome<'a> {
-    let separator = given.take(0, "d").map(|value| shown(&value, budget)).transpose()?.unwrap_or_default();
+    let separator = given.take(0, "d").map(|value| text_of(&value, budget)).transpose()?.unwrap_or_default();
     let attribute = given.take(1, "attribute");
     let mut text = String::new();
     for (at, item) in value.items(budget)?.iter().enumerate() {

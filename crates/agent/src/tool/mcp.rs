@@ -170,7 +170,7 @@ impl ServerProcesses {
         process.args(words).env_clear().envs(self.env.iter().cloned()).envs(config.environment());
         process.envs(self.mark.iter().map(|(variable, prefix)| (variable, format!("{prefix}{name}"))));
         process.stdin(Stdio::piped()).stdout(Stdio::piped());
-        // A guard ends its tree when its input ends. Killing it would take that away from the tree.
+        // A guard ends its process tree when its input ends. A killed guard could not do that.
         process.kill_on_drop(self.guard.is_empty());
         if let Some(cwd) = &config.cwd {
             process.current_dir(cwd);

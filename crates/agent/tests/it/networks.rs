@@ -334,8 +334,7 @@ async fn max_iter_counts_agent_calls_and_is_reported() {
     assert_eq!(world.server.counts().received, 3);
     let end = world.routes(&run).await.pop().unwrap();
     assert_eq!((end.end, end.calls), (Some(RouteEnd::MaxIter), 3));
-    let told =
-        |body: &Body| matches!(body, Body::ProgressUpdated { text } if text.contains("most agent calls (3)"));
+    let told = |body: &Body| matches!(body, Body::ProgressUpdated { text } if text.contains("maximum of 3 agent calls"));
     assert!(world.event_bodies(run.id).await.iter().any(told), "it is reported");
 }
 

@@ -67,11 +67,11 @@ pub struct AgentRecord {
     pub variables: Vec<AgentVariable>,
     /// When the agent was created.
     pub created: Timestamp,
-    /// The one who created it.
+    /// The owner that created the agent.
     pub created_by: String,
     /// When the agent was last changed.
     pub modified: Timestamp,
-    /// The one who last changed it.
+    /// The owner that last changed the agent.
     pub modified_by: String,
 }
 

@@ -13,7 +13,7 @@ pub struct SubmitFeedbackRequest {
     /// The categories.
     #[serde(default)]
     pub categories: Option<Vec<String>>,
-    /// Further words.
+    /// A comment.
     #[serde(default)]
     pub notes: Option<String>,
 }
@@ -30,18 +30,18 @@ pub struct ThreadFeedbackRecord {
     pub message_sequence_num: usize,
     /// The org of the thread; without one, the name of its owner.
     pub org_id: String,
-    /// When it was first given.
+    /// When the feedback was first given.
     pub created: Timestamp,
-    /// The one who gave it.
+    /// The owner that gave the feedback.
     pub created_by: String,
-    /// When it was last given.
+    /// When the feedback was last given.
     pub modified: Timestamp,
-    /// The one who last gave it.
+    /// The owner that last gave the feedback.
     pub modified_by: String,
     /// Whether the feedback is positive or negative.
     pub sentiment: Sentiment,
     /// The categories, sorted, each once.
     pub categories: Vec<String>,
-    /// Further words.
+    /// A comment.
     pub notes: Option<String>,
 }

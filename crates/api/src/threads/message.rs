@@ -124,7 +124,7 @@ pub struct AgentErrorContent {
 pub enum AgentContent {
     /// Text.
     Text(AgentTextContent),
-    // Before the call, which has fewer fields: a result would be read as one.
+    // Must come before the call, which has fewer fields: a result would be parsed as a call.
     /// The result of a call.
     ToolResult(AgentToolResultContent),
     /// A call of a tool.

@@ -26,10 +26,10 @@ pub enum AgentThreadStatus {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ThreadVisibility {
-    /// Its creator.
+    /// The creator of the thread.
     #[default]
     Private,
-    /// Every member of its org.
+    /// Every member of the thread's org.
     Org,
 }
 

@@ -28,10 +28,10 @@ const LEASE_MS: u64 = 2_000;
 const SHORT_PROMPTS: usize = 5;
 /// The prompt whose run is interrupted.
 const LONG_PROMPT: &str = "stream 60 every 50ms tick; say the answer is complete";
-/// Time between two questions to a server.
+/// Time between two polls of a server.
 const POLL_MS: u64 = 20;
 /// The longest that the demo waits for anything.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A server of the demo.
 struct DemoServer {
@@ -49,7 +49,7 @@ struct DemoCluster {
 }
 
 impl DemoRunner<'_> {
-    /// Shows a prompt through one server, the end of another, and that nothing is lost.
+    /// Sends a prompt through one server, kills another, and checks that nothing is lost.
     pub(super) async fn run_cluster(&self) -> Result<Exit, CliError> {
         self.print_title("Three servers on one PostgreSQL")?;
         let mut cluster = DemoCluster::start().await?;
@@ -194,7 +194,7 @@ impl DemoCluster {
     /// Waits until a server has written its token and answers for the cluster.
     async fn wait_started(&mut self, n: usize) -> Result<(), CliError> {
         let token = self.folder.path().join(self.servers[n].name).join("token");
-        let deadline = boot_time_ms() + PATIENCE.as_millis() as u64;
+        let deadline = boot_time_ms() + WAIT_TIMEOUT.as_millis() as u64;
         loop {
             if token.exists() && self.client(n)?.ready().await.is_ok() {
                 return Ok(());
@@ -215,7 +215,7 @@ impl DemoCluster {
 
     /// Waits until a server answers for the cluster.
     async fn wait_ready(&self, client: &Client) -> Result<(), CliError> {
-        let deadline = boot_time_ms() + PATIENCE.as_millis() as u64;
+        let deadline = boot_time_ms() + WAIT_TIMEOUT.as_millis() as u64;
         while let Err(error) = client.ready().await {
             if boot_time_ms() > deadline {
                 return Err(error.into());
@@ -225,14 +225,14 @@ impl DemoCluster {
         Ok(())
     }
 
-    /// Waits until a run fulfils a condition. Errors while nobody is active do not count.
+    /// Waits until a run fulfils a condition. Ignores errors while no server is active.
     async fn wait_run(
         &self,
         client: &Client,
         run: RunId,
         is_met: impl Fn(&Run) -> bool,
     ) -> Result<Run, CliError> {
-        let deadline = boot_time_ms() + PATIENCE.as_millis() as u64;
+        let deadline = boot_time_ms() + WAIT_TIMEOUT.as_millis() as u64;
         loop {
             match client.run_get(run).await {
                 Ok(found) if is_met(&found) => return Ok(found),

@@ -76,7 +76,7 @@ pub(super) fn write_definitions(agents: &Path) -> Result<(), CliError> {
 }
 
 impl DemoRunner<'_> {
-    /// Runs the network and draws the way that the run took.
+    /// Runs the network and draws the route of the run.
     pub(super) async fn run_network(&self, kernel: &Kernel) -> Result<(), CliError> {
         let scenario = &NETWORK_SCENARIO;
         let mut request = RunRequest::text(scenario.key, scenario.prompt);

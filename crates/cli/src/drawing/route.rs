@@ -1,4 +1,4 @@
-//! The drawing of the way that a run took through its network.
+//! The drawing of the route of a run through its network.
 
 use std::fmt::Write as _;
 
@@ -17,7 +17,7 @@ const LABEL_WIDTH: usize = 190;
 const TIME_WIDTH: usize = 420;
 const FACTS_WIDTH: usize = 250;
 
-/// Draws the way of a run as text: every decision with its calls, then the sums per member.
+/// Draws the route of a run as text: every decision with its calls, then the sums per member.
 pub(crate) fn route_text(route: &RunRoute) -> String {
     let mut text = format!("{} · {}\n", route.network, route.status);
     for decision in &route.decisions {
@@ -42,7 +42,7 @@ pub(crate) fn route_text(route: &RunRoute) -> String {
     text
 }
 
-/// The one who decided, and the decision.
+/// The router's decision and the part of the router that made it.
 fn decided(decision: &RouteDecision) -> String {
     let route = &decision.route;
     let by = match &route.by {
@@ -85,7 +85,7 @@ fn usage(usage: &Usage) -> String {
     format!("{} tokens in, {} out, {}", usage.input_tokens, usage.output_tokens, usage.cost)
 }
 
-/// Draws the way of a run as a self-contained SVG image: a bar over time for each call.
+/// Draws the route of a run as a self-contained SVG image: a bar over time for each call.
 pub(crate) fn route_svg(route: &RunRoute) -> String {
     let calls: Vec<(&RouteDecision, &MemberCall)> = route
         .decisions

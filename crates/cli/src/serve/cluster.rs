@@ -73,7 +73,7 @@ async fn serve_until_lost(
     doing: &str,
 ) -> Result<Exit, CliError> {
     let node = Node::builder(context.config().clone()).member(Arc::clone(member), store);
-    // Not dropped when the lease is lost: that would take time.
+    // This future is not dropped when the lease is lost: dropping the node takes time.
     let mut leading = std::pin::pin!(async { lead(context, node.open().await?, tcp, doing).await });
     let ended = tokio::select! {
         ended = &mut leading => ended,

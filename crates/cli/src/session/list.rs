@@ -23,7 +23,7 @@ pub(crate) enum ScopeArg {
 
 impl ScopeArg {
     /// The scope to ask for; none for the server's default, which earlier servers know too.
-    fn asked(self) -> Option<Scope> {
+    fn query_scope(self) -> Option<Scope> {
         match self {
             Self::Own => None,
             Self::Org => Some(Scope::Org),
@@ -40,7 +40,7 @@ pub(super) async fn list(
     scope: ScopeArg,
 ) -> Result<(), CliError> {
     let list = SessionListQuery {
-        scope: scope.asked(),
+        scope: scope.query_scope(),
         status: Some(status),
         limit: Some(limit),
         open: loaded.then_some(true),
@@ -99,7 +99,7 @@ pub(super) async fn search(
     scope: ScopeArg,
 ) -> Result<(), CliError> {
     let output = context.output;
-    let (q, scope) = (words.to_owned(), scope.asked());
+    let (q, scope) = (words.to_owned(), scope.query_scope());
     let query = SearchQuery { q, limit: Some(limit), scope, ..SearchQuery::default() };
     let page = connection.request(async |client| client.session_search(&query).await).await?;
     output.print_damaged(&page.damaged)?;

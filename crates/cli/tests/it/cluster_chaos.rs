@@ -258,7 +258,7 @@ async fn a_cluster_loses_nothing_while_its_database_and_network_fail() {
     check(&database, &acknowledged, &read);
 }
 
-/// Compares the answers that callers got with the database.
+/// Compares the acknowledged runs and the events read with the stored rows.
 fn check(database: &Database, acknowledged: &[String], read: &[(u64, String)]) {
     let stored = database.query("SELECT 'run_' || encode(run_id, 'hex') FROM runs");
     let stored: HashSet<&str> = stored.lines().collect();

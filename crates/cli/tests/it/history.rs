@@ -1,4 +1,4 @@
-//! An older copy of the state directory that is put back by hand: readers of the other history are told.
+//! An older copy of the state directory that is put back by hand: readers of the other history get a reset.
 
 use std::fs;
 use std::path::Path;

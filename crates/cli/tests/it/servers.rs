@@ -420,7 +420,7 @@ fn wait_until_settled(database: &str) {
     while psql(database, "SELECT count(*) FROM runs WHERE NOT ended") != "0" {}
 }
 
-/// Compares what callers were told with what is stored.
+/// Compares the acknowledged runs and the events read with the stored rows.
 fn check(database: &str, acknowledged: &[String], read: &[(u64, String)]) {
     let stored = psql(database, "SELECT 'run_' || encode(run_id, 'hex') FROM runs");
     let stored: std::collections::HashSet<&str> = stored.lines().collect();

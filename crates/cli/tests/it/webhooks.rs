@@ -70,6 +70,8 @@ async fn a_webhook_is_added_tested_retried_and_removed_on_the_command_line() {
     let tested = webhook(&["test", short]);
     assert_eq!((tested.code, tested.out.trim()), (0, "the test event was delivered"), "{}", tested.err);
     assert_eq!(bodies.recv().unwrap()["type"], "webhook.test");
+    let nameless = webhook(&["test", "hook_"]);
+    assert!(nameless.err.contains("give some digits"), "{}", nameless.err);
     assert_eq!(webhook(&["dead", short]).err.trim(), "every event was delivered");
     let failed = server.prompt("a", "fail no milk").await;
     server.wait_ended(&failed).await;

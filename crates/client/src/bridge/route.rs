@@ -149,7 +149,7 @@ pub struct Question {
     pub expires_at_ms: Option<Time>,
 }
 
-/// A call of one of the host's tools. Dropping the call without an answer tells the agent that there is none.
+/// A call of one of the host's tools. If the call is dropped without an answer, the agent gets an error as its result.
 pub struct ToolCall {
     /// The tool's name.
     pub name: String,

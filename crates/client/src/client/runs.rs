@@ -46,12 +46,12 @@ impl Client {
         Ok(page.rows())
     }
 
-    /// Reads the way that a run took through its network of agents.
+    /// Reads the route of a run through its network of agents.
     pub async fn run_route(&self, run: RunId) -> Result<RunRoute, Error> {
         self.get(&["v1", "runs", &run.to_string(), "route"], &()).await
     }
 
-    /// Reads one model call of a run, with what it was given and what came of it.
+    /// Reads one model call of a run, with its input, its answer and the results of its tools.
     pub async fn run_step(&self, run: RunId, no: u32) -> Result<StepResult, Error> {
         self.get(&["v1", "runs", &run.to_string(), "steps", &no.to_string()], &()).await
     }

@@ -1,4 +1,4 @@
-//! Live items: what a stream shows and no store keeps.
+//! Live items of a stream, which no store keeps.
 
 use serde::{Deserialize, Serialize};
 

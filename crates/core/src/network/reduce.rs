@@ -1,4 +1,4 @@
-//! Reducers: the changes of state by parallel members become one change.
+//! Reducers: merge the state changes of parallel members into one change per key.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,7 +8,7 @@ use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, json};
 
-/// How the changes of state by parallel members become one.
+/// How the state changes of parallel members are merged.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
@@ -22,7 +22,7 @@ pub enum Reduce {
     First,
     /// The value that most members gave a key; of several, the earliest.
     Vote,
-    /// As `list`; then this member is called, to make one of the values.
+    /// As `list`; then this member is called to combine the values.
     Agent(String),
 }
 
@@ -50,7 +50,7 @@ struct ByAgent {
     agent: String,
 }
 
-// By hand, so that an unknown key of the object is reported as one.
+// Written by hand, so that the error names an unknown key of the object.
 impl<'de> Deserialize<'de> for Reduce {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(ReduceVisitor)

@@ -26,7 +26,7 @@ pub struct Route {
     /// The agents whose turn had come and that are not enabled.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub skipped: Vec<String>,
-    /// The agent that is called, or the agents. Absent if the network ends.
+    /// The agent or agents that are called. Absent if the network ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<Stage>,
     /// The rest of the stack.
@@ -77,11 +77,11 @@ pub enum RoutedBy {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum RouteEnd {
-    /// The router said so.
+    /// The router ended the network.
     Done,
     /// The stack is empty.
     StackEmpty,
-    /// The network has made its most agent calls.
+    /// The network has reached its maximum number of agent calls.
     MaxIter,
 }
 
@@ -120,8 +120,8 @@ pub struct Progress {
 }
 
 impl Route {
-    /// Applies the choice of a router after the decision `earlier`: who is called next. Agents that are not enabled are
-    /// skipped.
+    /// Applies the choice of a router after the decision `earlier`: which agents are called next. Agents that are not
+    /// enabled are skipped.
     pub fn decide(
         earlier: Option<&Self>,
         choice: Choice,
@@ -133,7 +133,7 @@ impl Route {
         let mut stack: VecDeque<Stage> =
             earlier.map(|earlier| earlier.stack.clone()).unwrap_or_default().into();
         match by {
-            // The reducer finishes the stage before it: it comes before the stages after.
+            // The reducer finishes its own stage, so it is called before the later stages.
             RoutedBy::Reducer => push.iter().rev().for_each(|stage| stack.push_front(stage.clone())),
             _ => stack.extend(push.iter().cloned()),
         }

@@ -245,7 +245,8 @@ pub struct RunLimits {
 pub struct AgentLimits {
     /// The limits.
     pub limits: RunLimits,
-    /// True if a run may lower them, but not raise them: the definition is shared, and not the caller's to change.
+    /// True if a run may lower the limits, but not raise them: the definition is shared, and the caller may not change
+    /// it.
     pub is_ceiling: bool,
 }
 
@@ -290,7 +291,7 @@ impl RunLimits {
         }
     }
 
-    /// Completes these limits with those of the run's agent, and reduces them to those if they are its ceiling.
+    /// Completes these limits with those of the run's agent, which are also the maximum if `is_ceiling` is true.
     #[must_use]
     pub fn of_agent(self, agent: AgentLimits) -> Self {
         let completed = self.or(agent.limits);

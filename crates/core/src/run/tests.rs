@@ -255,7 +255,7 @@ mod merging {
         ");
         for command in ["start", "cancel", "retry", "merge"] {
             let refusal = into(&play(&format!("steers; merge; {command}")));
-            assert_eq!(refusal, "refused: the run's prompt became part of r9: ask that one", "{command}");
+            assert_eq!(refusal, "refused: the run's prompt became part of r9: use that run", "{command}");
         }
     }
 

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Cost, Usage};
 
-/// Tokens and cost of a number of runs. What is unknown adds nothing, and its runs are counted.
+/// Tokens and cost of a number of runs. Unknown amounts add nothing; the runs that have them are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase", default)]
@@ -38,7 +38,7 @@ impl UsageSum {
         self.cache_read_tokens = self.cache_read_tokens.saturating_add(usage.cache_read_tokens);
         self.cache_write_tokens = self.cache_write_tokens.saturating_add(usage.cache_write_tokens);
         match usage.cost.is_known() {
-            // A sum of known costs never becomes the mark of an unknown one.
+            // The sum of known costs must not reach the value that stands for an unknown cost.
             true => {
                 let sum = self.known_cost.0.saturating_add(usage.cost.0);
                 self.known_cost = Cost(sum.min(Cost::UNKNOWN.0 - 1));

@@ -29,16 +29,16 @@ const RETRY_DELAY_MS: u64 = 50;
 /// The session readers.
 #[derive(Default)]
 pub(super) struct Followers {
-    /// Those that queries can join.
+    /// The readers that queries can join.
     open: Mutex<HashMap<SessionId, Arc<Mutex<Following>>>>,
-    /// The number of all of them.
+    /// The number of all readers.
     count: watch::Sender<usize>,
 }
 
 impl Followers {
     /// Resolves when no reader is left: each has handled everything that its server sent.
     pub(super) async fn done(&self) {
-        // The sender lives as long as this.
+        // The wait cannot fail: the sender lives as long as `self`.
         let _ = self.count.subscribe().wait_for(|count| *count == 0).await;
     }
 
@@ -157,7 +157,7 @@ struct Reader {
     session: SessionId,
     only: Option<RunId>,
     from: Option<Position>,
-    /// The history that `from` is of.
+    /// The history that `from` belongs to.
     history: Option<String>,
     following: Arc<Mutex<Following>>,
     /// Notified when a query was removed from `following`.
@@ -271,7 +271,7 @@ impl Reader {
 
     async fn event(&mut self, event: &Event) {
         let Some(run) = event.run else {
-            // It may be of any run, and may be the one that ended it.
+            // The damaged event may belong to any run, and may have ended it.
             if matches!(event.body, Body::EventDamaged { .. }) {
                 self.catch_up().await;
             }

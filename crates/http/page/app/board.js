@@ -99,7 +99,7 @@ function Card({ card }) {
   const { session, run, line, usage } = card;
   const cwd = run?.options?.cwd || session.cwd;
   const model = run?.options?.model || session.model || run?.options?.modelProfile || session.modelProfile;
-  // A prompt that is the title is not said twice.
+  // If the prompt is the title, it is not shown again.
   const said = line?.user && line.text === titleOf(session) ? null : line;
   const where = [parentTitle(run), session.adapter, definitionOf(session), model, folder(cwd)].filter(Boolean).join(' · ');
   return html`<a class="card" href=${`#/s/${session.sessionId}`} data-session=${session.sessionId}>

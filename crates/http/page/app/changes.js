@@ -1,4 +1,4 @@
-// What a session did to files, from the changes that its tool calls recorded.
+// The files that a session changed, from the changes that its tool calls recorded.
 import { html, useState } from './h.js';
 import { api } from './api.js';
 import { draftOf } from './drafts.js';

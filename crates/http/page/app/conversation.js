@@ -278,7 +278,7 @@ export class Conversation {
     const mine = (this.runRead = {});
     try {
       const run = await api.run(runId);
-      // An answer to an earlier question may arrive late: only the latest one is shown.
+      // The response to an earlier request may arrive late: only the latest request counts.
       if (!this.closed && this.runRead === mine && this.run.value?.runId === runId) this.run.value = run;
     } catch { /* the events say enough; the next one reads it again */ }
   }

@@ -1,5 +1,5 @@
-// What the reader is writing to a session: text, files, and comments on changes.
-// Text survives a reload; it belongs to this browser and is never sent before it is sent.
+// Drafts: the text, files and comments that the reader prepares for a session. The text survives a reload. It is stored
+// in this browser and reaches the server only when the reader sends it.
 import { signal } from './h.js';
 
 const drafts = new Map();

@@ -1,9 +1,8 @@
 // Streams of the server, one connection per topic, shared by all subscribers.
 //
-// A topic is the path of a stream. The hub reconnects by itself with the last
-// position it has seen, drops what it has already passed on, and tells its
-// subscribers the state of the connection. It runs in a shared worker, so that
-// all tabs of a browser use one connection, or in the page where there is none.
+// A topic is the path of a stream. The hub reconnects by itself with the last position it has seen, drops frames that
+// it has already delivered, and reports the state of the connection to its subscribers. It runs in a shared worker, so
+// that all tabs of a browser use one connection, or in the page where there is none.
 import { readFrames, comparePositions } from './sse.js';
 
 const RETRY_FIRST_MS = 400;

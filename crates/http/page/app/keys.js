@@ -9,9 +9,9 @@ const layers = [];
  */
 export function useKeys(group, keys) {
   const layer = useRef({ group, keys }).current;
-  // The keys of the latest drawing: those of an earlier one would act on what was chosen then.
+  // Uses the keys of the latest rendering: those of an earlier one would act on an earlier selection.
   layer.keys = keys;
-  // Before the view is drawn: a key that is pressed as soon as it is seen must act.
+  // Runs before the view is drawn, so that a key works as soon as the view is visible.
   useLayoutEffect(() => {
     layers.push(layer);
     return () => layers.splice(layers.indexOf(layer), 1);

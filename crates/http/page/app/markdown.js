@@ -12,12 +12,12 @@ const marked = new Marked({
   breaks: false,
   async: false,
   renderer: {
-    // HTML of an agent is shown as the text that it is; a picture elsewhere becomes a link to it.
+    // HTML of an agent is shown as text; an image becomes a link to its address.
     html: ({ text }) => escape(text),
     image: ({ href, text }) => `<a href="${escape(href)}">${escape(text || href)}</a>`,
   },
 });
-// Set once: with each call it would be read again, which takes a part of the time of a short text.
+// Set once: a configuration per call would be parsed each time, which is slow for short texts.
 DOMPurify.setConfig({
   ALLOWED_TAGS: ['a', 'b', 'blockquote', 'br', 'code', 'del', 'em', 'h1', 'h2', 'h3', 'h4', 'h5', 'h6', 'hr', 'i', 'input', 'kbd', 'li', 'ol', 'p', 'pre', 's', 'strong', 'sub', 'sup', 'table', 'tbody', 'td', 'th', 'thead', 'tr', 'ul', 'details', 'summary'],
   ALLOWED_ATTR: ['href', 'title', 'align', 'type', 'checked', 'disabled', 'start', 'colspan', 'rowspan'],
@@ -26,9 +26,9 @@ DOMPurify.setConfig({
   RETURN_DOM_FRAGMENT: true,
 });
 
-// A message longer than this is made in pieces, so that no piece blocks the page.
+// A message longer than this is rendered in pieces, so that no piece blocks the page.
 const PIECE = 12000;
-// A growing paragraph is made again up to this length and its double.
+// When the unfinished part of a paragraph is longer than twice this, its first part of this length is rendered for good.
 const LONG_TAIL = 800;
 
 function fragment(text) {
@@ -81,7 +81,7 @@ export class StableEnd {
         if (mark && mark[0] === this.fence[0] && mark.length >= this.fence.length && line.trim() === mark) this.fence = null;
       } else if (mark) this.fence = mark;
       else if (line.trim() === '') {
-        // Whether a list goes on after a blank line is seen in the next characters.
+        // The next characters decide whether a list continues after a blank line.
         const next = text.slice(newline + 1, newline + 5);
         if (next.length < 4) break;
         if (!/^(\s|[-*+] |\d+[.)] )/.test(next)) this.end = newline + 1;
@@ -133,8 +133,8 @@ function piece({ text, joins }, isOpen) {
   return nodes;
 }
 
-// The elements of the answer that was streamed last. A long one is shown on without being made again in pieces, during
-// which it would shrink and grow.
+// The elements of the answer that was streamed last. A long answer keeps them: rendering it again in pieces would make
+// it shrink and grow.
 let streamed = null;
 
 /** Completed markdown. */
@@ -196,7 +196,7 @@ export function StreamingMarkdown({ source }) {
     const draw = () => {
       frame = 0;
       const started = performance.now();
-      // A paragraph that has grown long takes longer to make: leave most of the time to the page.
+      // A long paragraph takes longer to render: leave most of the time to the page.
       if (started < idleUntil) { timer ||= setTimeout(() => { timer = 0; plan(); }, idleUntil - started); return; }
       drawNow(source.peek());
       const took = performance.now() - started;
@@ -217,7 +217,7 @@ export function StreamingMarkdown({ source }) {
         joins = false;
         code = null;
       }
-      // A paragraph that grows without end would take longer each time: its beginning is made once.
+      // A paragraph that grows without end would take longer each time: its beginning is rendered once.
       while (!fence && text.length - done > 2 * LONG_TAIL) {
         const cut = wordCut(text.slice(done, done + LONG_TAIL));
         flow.add(piece({ text: text.slice(done, done + cut), joins }, true), cut);

@@ -41,7 +41,7 @@ export function Message({ item, conversation, busy, onEdit, onRegenerate, onFork
   const [editing, setEditing] = useState(false);
   const text = textOf(message);
   const [panel, setPanel] = useState(null);
-  // Within an answer there are many messages: what can be done with one is made when the reader reaches it.
+  // An answer has many messages: the buttons of a message are created when the reader reaches it.
   const [isReached, setReached] = useState(false);
   const reach = inner && !isReached ? () => setReached(true) : undefined;
   const canChange = mayChange(conversation.session.value) && !busy;

@@ -1,5 +1,5 @@
-// Notifications of the browser for what needs the reader. One that was answered
-// elsewhere is withdrawn. With several tabs, the same tag shows it once.
+// Browser notifications for waits that need the reader. A notification is withdrawn when its wait is answered
+// elsewhere. Several tabs use the same tag, so it is shown once.
 import { effect } from './h.js';
 import { go, notifications, needsYou, route, sessions, waiting } from './store.js';
 import { questionOf, titleOf } from './format.js';

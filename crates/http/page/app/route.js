@@ -1,5 +1,5 @@
-// The route of a run through a network of agents: each decision, the agents that
-// were called for it, and what they took.
+// The route of a run through a network of agents: each decision, the agents that were called for it, and their time and
+// cost.
 import { html } from './h.js';
 import { api } from './api.js';
 import { allTokens, cost, duration, timeExact, tokenCount, tokens } from './format.js';

@@ -1,4 +1,4 @@
-// A run: when each part of it happened, what it cost, and what it left.
+// A run: its timeline, its cost, and its results.
 import { html, useEffect, useMemo, useState } from './h.js';
 import { api, pages, paths } from './api.js';
 import { allTokens, bytes, cost, costText, duration, elapsed, isBroken, isLive, moment, number, textOf, timeExact, timeOfDay, titleOf, tokenCount, tokens } from './format.js';

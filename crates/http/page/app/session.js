@@ -121,7 +121,7 @@ function Chat({ conversation, target }) {
     const at = list.findIndex(m => m.messageId === message.messageId);
     return list.slice(0, at).reverse().find(m => m.role === 'user' && m.content.some(b => b.type !== 'tool_result'));
   };
-  // Older messages may not be loaded: then the server names the prompt, and the message before.
+  // If the older messages are not loaded, the server is asked for the prompt and the message before it.
   const regenerate = message => attempt(async () => {
     const messageId = promptBefore(message)?.messageId ?? (await api.run(message.runId)).promptMessageId;
     return api.prompt(session.sessionId, { place: { kind: 'regenerate', messageId } });

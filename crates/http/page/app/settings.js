@@ -1,4 +1,4 @@
-// Settings of this browser, and of the server what the reader may see and change.
+// Settings of this browser, and those settings of the server that the reader may see and change.
 import { html, useState } from './h.js';
 import { api, setCredentials, signInKind } from './api.js';
 import { moment } from './format.js';
@@ -26,7 +26,7 @@ export function Settings() {
 }
 
 async function signOut() {
-  // The key of a ticket serves this browser alone: without it the cookie is worth nothing.
+  // A sign-in by ticket has a key of its own, which is revoked: the cookie is then useless.
   if (signInKind() === 'page') await api.keyRevoke(reader.value.keyId).catch(() => {});
   setCredentials(null);
   location.hash = '';

@@ -26,7 +26,7 @@ export function Shell() {
     { keys: 'n', label: 'New session', run: () => mayWrite.value && open('new')() },
     ...NAV.map(([, hash, label, keys]) => ({ keys, label, run: () => go(hash) })),
   ]);
-  // Before the view is drawn: later it would take the focus from what the reader has reached.
+  // Runs before the view is drawn: later it would take the focus away from an element that the reader has chosen.
   useLayoutEffect(() => { document.querySelector('main')?.focus({ preventScroll: true }); }, [view, id]);
   return html`<div class="shell">
     <a class="skip" href="#main" onClick=${e => { e.preventDefault(); document.querySelector('main').focus(); }}>Skip to the content</a>

@@ -1,4 +1,4 @@
-// A list of any length: only what is near the window exists as elements.
+// A list of any length: only items near the visible part exist as elements.
 //
 // Heights are measured as items appear and estimated before. The first visible
 // item is the anchor: whatever changes above it, it stays where it is. At the end

@@ -1,5 +1,4 @@
-// The answer to an open wait: its question, its change or command, and a button
-// for each answer that exists.
+// The answer to an open wait: its question, its change or command, and a button for each possible answer.
 import { html, useEffect, useRef, useState } from './h.js';
 import { api } from './api.js';
 import { left, timeExact, decider, questionOf, shortId, timeOfDay } from './format.js';

@@ -69,7 +69,7 @@ function Letters({ hook, onChange }) {
     for (const letter of letters) {
       const sent = await attempt(() => api.webhookRetry(hook.webhookId, letter.cursor));
       if (sent) tell(letter.eventType, sent);
-      // The address does not answer: the others would only wait for it, too.
+      // The address does not answer, so the other events would fail as well.
       if (!sent?.delivered) break;
     }
     setBusy(false);

@@ -1,7 +1,7 @@
 //! Middleware: records requests that change something, and requests that are refused.
 //!
-//! The record is written before the response is sent. A request that its client gives up is recorded too: what it asked
-//! for may have been done.
+//! The record is written before the response is sent. A request whose client disconnects is recorded too: the change
+//! may have been made.
 
 use std::sync::{Arc, OnceLock};
 
@@ -142,7 +142,8 @@ impl Pending {
         }
     }
 
-    /// Returns the parameters of the path. Those of a refused request are its client's text, so that only ids are taken.
+    /// Returns the parameters of the path. Of a refused request only ids are returned: other parameters are arbitrary
+    /// text of the client.
     fn names_in_path(&self, kind: AuditKind) -> Vec<String> {
         let Some(path) = &self.path else { return vec![] };
         let parts = path.as_str().split('/').zip(self.uri.path().split('/'));

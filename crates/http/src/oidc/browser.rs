@@ -5,8 +5,8 @@
 //! page ──code, verifier, nonce──▶ POST /v1/sign-in/oidc ──code, verifier──▶ issuer ──ID token──▶ page
 //! ```
 //!
-//! The page keeps verifier, state and nonce, so the server keeps nothing between the two. A code of another browser is
-//! worth nothing without its verifier, and the page refuses an answer to a question that it has not asked.
+//! The page keeps verifier, state and nonce, so the server keeps nothing between the two. A stolen code is useless
+//! without its verifier, and the page refuses an answer whose state it has not created.
 
 use std::fmt;
 use std::path::Path;
@@ -62,7 +62,7 @@ impl Oidc {
         Some(OidcSignIn { issuer: self.config.issuer.clone()?, client_id, authorization_endpoint })
     }
 
-    /// Exchanges an authorization code for a token, and checks the token: it, its caller and its end.
+    /// Exchanges an authorization code for a token, and checks the token. Returns the token, its caller and its expiry.
     async fn exchange(
         &self,
         kernel: &Kernel,

@@ -21,8 +21,7 @@ const MAX_AGE_MS: u64 = 10 * 60 * 1_000;
 const MIN_PAUSE_MS: u64 = 10_000;
 /// Time in which the issuer must answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Codes that are exchanged at once: whoever sends them has no credential yet, and must not make the server a burden to the
-/// issuer.
+/// Codes that are exchanged at once. Callers have no credential yet, and must not make the server overload the issuer.
 const MAX_EXCHANGES: usize = 8;
 /// Longest answer of an issuer.
 const MAX_ANSWER_BYTES: usize = 1 << 20;
@@ -51,7 +50,7 @@ pub(super) struct Issuer {
     http: reqwest::Client,
     /// The keys and addresses, and when they were fetched.
     known: RwLock<Option<(Known, Time)>>,
-    /// When keys were last asked for. Held while they are, so that they are asked for once.
+    /// When keys were last requested. Held during a request, so that concurrent callers request them once.
     asked: tokio::sync::Mutex<Option<Time>>,
     exchanges: Semaphore,
 }
@@ -203,7 +202,7 @@ fn read_certificates(path: &Path) -> Result<Vec<Certificate>, String> {
     }
 }
 
-/// Refuses an address without TLS, except on this machine: whoever answers it decides who may act.
+/// Refuses an address without TLS, except on this machine: the issuer's answers decide who may act.
 fn check_address(address: &str) -> Result<(), String> {
     let url = Url::parse(address).map_err(|error| format!("{address:?} is not an address: {error}"))?;
     let host = url.host_str().unwrap_or_default();

@@ -52,7 +52,7 @@ pub(super) struct Token<'a> {
 }
 
 impl<'a> Token<'a> {
-    /// Takes a token apart. An error is the reason why it is none.
+    /// Takes a token apart. The error says why it is not a token.
     pub(super) fn parse(text: &'a str) -> Result<Self, String> {
         if text.len() > MAX_TOKEN_BYTES {
             return Err(format!("it is longer than {MAX_TOKEN_BYTES} bytes"));

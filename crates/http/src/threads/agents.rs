@@ -38,7 +38,8 @@ pub(super) async fn launcher_create(
     Ok(caller.answer(&settle(&http, &request, made).await?))
 }
 
-/// Refuses a template that is no request of a thread. Placeholders are texts, so they do not hinder this.
+/// Refuses a template that is no request of a thread. Placeholders are texts, so the template can be parsed as a
+/// request.
 fn check_template(template: &Value) -> Result<(), Problem> {
     match serde_json::from_value::<StartAgentThreadRequest>(template.clone()) {
         Ok(_) => Ok(()),

@@ -1,4 +1,4 @@
-//! The messages of a thread's path, as a list of which views share what they have in common.
+//! The messages of a thread's path, as a list whose common beginning is shared between views.
 //!
 //! Messages are kept in chunks. A view that continues an earlier one copies the pointers to the full chunks and the
 //! messages of the last one, so an event costs the same in a short thread and, but for a pointer per 256 messages, in a
@@ -15,10 +15,10 @@ use super::view::of_message;
 /// Messages in a chunk.
 const CHUNK: usize = 256;
 
-/// A message, with what tokens need to recognise it.
+/// A message with the hashes by which tokens recognise it.
 #[derive(Debug)]
 pub(super) struct Numbered {
-    /// The id and the run of a stored message; none for text that is streamed and results that a run waits with.
+    /// The id and the run of a stored message; none for streamed text and for results that a waiting run has received.
     pub(super) id: Option<MessageId>,
     pub(super) run: Option<RunId>,
     pub(super) message: AgentMessage,

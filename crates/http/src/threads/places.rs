@@ -1,4 +1,4 @@
-//! Where runs and messages stand on a path. Places that an earlier view has found are not looked for again.
+//! Finds the positions of runs and messages on a path. Reuses the positions that an earlier view has found.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -7,14 +7,14 @@ use mainspring_core::{MessageId, RunId};
 
 use super::path::{Numbered, Path};
 
-/// The places that were found, and the runs and messages that are not on the path.
+/// The positions that were found, and the runs and messages that are not on the path.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Places {
     runs: HashMap<RunId, Option<usize>>,
     messages: HashMap<MessageId, Option<usize>>,
 }
 
-/// Finds places on a path that has the first `kept` messages of an earlier one.
+/// Finds positions on a path that has the first `kept` messages of an earlier one.
 pub(super) struct PathPlaces<'a> {
     path: &'a Path,
     kept: usize,
@@ -46,8 +46,8 @@ impl<'a> PathPlaces<'a> {
         self.path.len()
     }
 
-    /// Everything that was asked for.
-    pub(super) fn known(self) -> Places {
+    /// Returns all positions that were asked for.
+    pub(super) fn into_places(self) -> Places {
         self.found
     }
 }
@@ -60,7 +60,7 @@ fn remembered<K: Eq + Hash>(
     *found.entry(key).or_insert_with(find)
 }
 
-/// Finds the first message that `is_it`. `earlier` is its place on the earlier path, or that it had none there.
+/// Finds the first message for which `is_it` holds. `earlier` is the answer for the earlier path.
 fn place(
     path: &Path,
     kept: usize,
@@ -113,7 +113,7 @@ mod tests {
         let path = Path::default().continued(0, &first);
         let mut places = PathPlaces::new(&path, 0, None);
         all(&mut places);
-        let known = places.known();
+        let known = places.into_places();
         for kept in [0, 1, 7, 29, 30] {
             let new: Vec<_> = (40..45).map(|number| message(number, number / 2)).collect();
             let other = path.continued(kept, &new);

@@ -192,7 +192,7 @@ async fn delta(
     })
 }
 
-/// True if the caller's key has sent the message of this number.
+/// True if the message of this number was sent with the caller's key.
 async fn is_own(http: &Http, caller: &ThreadCaller, view: &View, number: usize) -> Result<bool, Problem> {
     let Some(run) = view.path.get(number).and_then(|message| message.run) else {
         return Ok(false);

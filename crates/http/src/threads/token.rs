@@ -1,4 +1,4 @@
-//! Continuation tokens: what a client holds of a thread, and the delta from there to the present.
+//! Continuation tokens: they encode which messages a client holds, and give the delta from there to the present.
 //!
 //! A token describes the messages of its client by hashes: of the whole prefix, and of the content of the last messages,
 //! which may still grow. It names no event. So a token stays valid over restarts, after pruned events and after a change
@@ -27,7 +27,7 @@ pub(super) struct Token {
     version: u8,
     /// The hash of the session's id.
     thread: u64,
-    /// Numbers of messages, and the hash of that many first messages. The largest first.
+    /// Counts of messages, each with the hash of that many first messages. Largest count first.
     marks: Vec<(usize, u64)>,
     /// The messages after the first mark.
     tail: Vec<Held>,
@@ -79,7 +79,8 @@ impl Token {
     /// The token of a client that holds the first `count` messages of `view` and nothing else.
     pub(super) fn of_first(view: &View, count: usize) -> Self {
         let end = count.saturating_sub(TAIL);
-        // The distance doubles, so that a client keeps at least half of what it could.
+        // The distances between marks double. So if the thread has changed, a client keeps at least half of the
+        // messages that are still the same.
         let distances = std::iter::once(0).chain((0..24).map(|power| 1 << power));
         let ends = distances.map_while(|back| end.checked_sub(back));
         let mut marks: Vec<_> = ends.filter_map(|count| Some((count, view.prefix(count)?))).collect();
@@ -138,8 +139,8 @@ impl Token {
         }
         let is_user = |message: &AgentMessage| message.role == AgentRole::User;
         if client.resets {
-            // A sender holds its own message already, after the messages that it had read. The others hold nothing that
-            // this drops.
+            // The sender of a message has already appended it after the messages that it had read. Other clients hold
+            // no message that the reset drops.
             let has_user = messages.range(kept..).any(|(_, message)| is_user(message));
             reset = reset.or(has_user.then_some(kept));
         } else if client.has_own_message
@@ -159,7 +160,7 @@ impl Token {
         })
     }
 
-    /// Compares what the client holds with the thread, and adds what its messages lack to `more`.
+    /// Compares the messages of the client with the thread, and adds the missing content to `more`.
     fn compare(&self, view: &View, more: &mut BTreeMap<usize, AgentMessage>) -> Comparison {
         let start = match self.known_prefix(view) {
             (start, true) => start,
@@ -275,6 +276,6 @@ fn json<T: Serialize + ?Sized>(value: &T) -> Vec<u8> {
 fn hash_bytes(bytes: &[u8]) -> u64 {
     let mut hash = [0; 8];
     hash.copy_from_slice(&blake3::hash(bytes).as_bytes()[..8]);
-    // Other readers of JSON lose digits of larger numbers.
+    // Some JSON parsers lose digits of larger numbers.
     u64::from_le_bytes(hash) >> 12
 }

@@ -1,4 +1,4 @@
-//! A session as a thread: its messages numbered from 0, whose turn it is, its goals and its plan.
+//! A session as a thread: its messages numbered from 0, its status (which side has the turn), its goals and its plan.
 //!
 //! ```text
 //! message of a person                    ──▶ user
@@ -39,7 +39,7 @@ pub(super) struct View {
     pub(super) head: Option<Point>,
     /// The stored messages.
     pub(super) path: Path,
-    /// The messages after these: results that a run waits with, text that is being streamed.
+    /// The messages after the stored ones: results that a waiting run has received, and streamed text.
     live: Vec<Numbered>,
     pub(super) status: AgentThreadStatus,
     pub(super) activity: Option<String>,
@@ -53,7 +53,7 @@ pub(super) struct View {
 pub(super) struct Plan {
     pub(super) goals: Vec<AgentThreadGoalRecord>,
     pub(super) tasks: Vec<AgentTask>,
-    /// What they were made of.
+    /// The snapshot that the goals and tasks were made from.
     pub(super) snapshot: GoalsSnapshot,
     places: Places,
 }
@@ -66,7 +66,7 @@ impl View {
         let mut places = PathPlaces::new(&path, transcript.kept, earlier_places);
         let goals = goals(&transcript, &snapshot, &mut places);
         let tasks = snapshot.tasks.iter().flatten().map(|task| of_task(&path, task, &mut places)).collect();
-        let places = places.known();
+        let places = places.into_places();
         Self::of(transcript, path, Arc::new(Plan { goals, tasks, snapshot, places }))
     }
 
@@ -89,7 +89,7 @@ impl View {
         &self.held().1
     }
 
-    /// The same, as data and as text.
+    /// The token of a client that holds all of the thread, as data and as text.
     pub(super) fn held(&self) -> &(Token, String) {
         self.token.get_or_init(|| {
             let token = Token::of(self);
@@ -186,7 +186,7 @@ fn client_wait(active: Option<&Run>) -> Option<(&Run, &Wait)> {
     }
 }
 
-/// Decides whose turn it is after the message `last`, and what people read beside it.
+/// Decides which side has the turn after the message `last`, and which activity is shown.
 fn turn(transcript: &Transcript, last: Option<&AgentMessage>) -> (AgentThreadStatus, Option<String>) {
     let work = |activity: Option<&str>| (AgentThreadStatus::RobotoTurn, activity.map(str::to_owned));
     let Some(run) = &transcript.active else {
@@ -235,7 +235,7 @@ pub(super) fn of_message(message: &Message) -> AgentMessage {
     let mut content: Vec<AgentContent> = vec![];
     for block in &message.content {
         match (of_block(block), content.last_mut()) {
-            // Streamed text has no borders of blocks.
+            // Streamed text does not record where a block ends, so adjacent texts are joined.
             (Some(AgentContent::Text(more)), Some(AgentContent::Text(text))) => {
                 text.text.push_str(&more.text);
             }
@@ -248,8 +248,8 @@ pub(super) fn of_message(message: &Message) -> AgentMessage {
     AgentMessage { role, content, status, created: Some(message.created_at.into()) }
 }
 
-/// Sorts the results of the server before those of the client: so the results of a run that still waits for some of the
-/// client's are the first ones of the complete message.
+/// Sorts the results of the server before those of the client. The partial results of a waiting run are then a prefix
+/// of the complete message.
 fn order_results(content: &mut [AgentContent]) {
     content.sort_by_key(|block| match block {
         AgentContent::ToolResult(result) => is_client_tool_name(&result.tool_name),
@@ -291,7 +291,7 @@ fn of_block(block: &Block) -> Option<AgentContent> {
     })
 }
 
-/// Builds the result of a tool of its text. JSON is sent as such.
+/// Builds the result of a tool from its text. JSON is sent as JSON.
 fn result(name: &str, id: &str, runtime_ms: u64, status: &str, text: &str) -> AgentContent {
     let parsed: Option<Value> = serde_json::from_str(text).ok();
     let (payload, raw_response) = match parsed {
@@ -314,7 +314,7 @@ fn result(name: &str, id: &str, runtime_ms: u64, status: &str, text: &str) -> Ag
     })
 }
 
-/// The results that a run has while it waits for further ones of the client. `last` is the message with the calls.
+/// The results that a run has received while it waits for more from the client. `last` is the message with the calls.
 fn waiting_results(transcript: &Transcript, last: Option<&AgentMessage>) -> Option<AgentMessage> {
     let run = transcript.active.as_ref()?;
     let RunState::WaitingInput { wait, .. } = &run.state else { return None };

@@ -1,7 +1,7 @@
 //! The views of threads that were read last. All readers of a thread share one.
 //!
-//! A poll of a thread in which nothing has happened compares the position of the session's feed with that of the view, and
-//! reads nothing. After a change one reader extends the view; those who ask meanwhile wait for it.
+//! A poll of a thread in which nothing has happened compares the position of the session's feed with that of the view,
+//! and reads nothing. After a change one reader extends the view; readers that ask meanwhile wait for it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -49,7 +49,7 @@ struct Slot {
 struct Latest {
     view: Arc<View>,
     watch: Arc<TranscriptWatch>,
-    /// The number of the view: that of the next one when its making begins.
+    /// The number of the view. It is assigned when the view begins to be built.
     number: u64,
 }
 
@@ -66,7 +66,7 @@ impl Latest {
 }
 
 impl Views {
-    /// The slot of a thread. One that is new is not kept until it has a view.
+    /// The slot of a thread. A new slot is not kept until it has a view.
     fn slot(&self, thread: SessionId, now: Duration) -> Arc<Slot> {
         let mut kept = self.0.lock();
         let Some(known) = kept.get_mut(&thread) else { return Arc::default() };
@@ -99,7 +99,7 @@ pub(super) async fn view(http: &Http, caller: &Caller, thread: SessionId) -> Res
     let begun = known.map_or(0, |known| known.number);
     let _building = slot.building.lock().await;
     let known = slot.latest();
-    // A view whose making began after this request is new enough, also if the thread has changed again.
+    // A view that began to be built after this request is recent enough, even if the thread has changed again.
     let is_new = |known: &&Latest| known.number > begun + 1 || known.is_present();
     if let Some(known) = known.as_ref().filter(is_new) {
         return readable(caller, &known.view);

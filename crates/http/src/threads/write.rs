@@ -1,4 +1,4 @@
-//! Changes of threads. Each is carried out under a name that its repetitions share.
+//! Changes of threads. Each runs under a request name that its repetitions share.
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -12,8 +12,8 @@ use mainspring_api::threads::{
 };
 use mainspring_api::{Opening, PromptContent, ResultMessage, ResultsAppend};
 use mainspring_core::{
-    Answer, Block, ClientResult, ClientTool, DeclaredGoal, NewFeedback, Policy, RequestName, ResultStatus,
-    Role, RunOptions, Session, SessionId, Visibility,
+    Answer, Block, ClientResult, ClientTool, DeclaredGoal, NewFeedback, Policy, Refusal, RequestName,
+    ResultStatus, Role, RunOptions, Session, SessionId, Visibility,
 };
 use mainspring_kernel::Error;
 use mainspring_kernel::kernel::{
@@ -35,7 +35,7 @@ pub(super) const METADATA: &str = "threads";
 /// Goals that one turn may declare.
 const MAX_GOALS: usize = 5;
 
-/// Ends a request: a refused one is not repeated, an accepted one keeps its name.
+/// Settles a request: a refused request is forgotten, an accepted one keeps its name.
 pub(super) async fn settle<T>(
     http: &Http,
     request: &Repeatable,
@@ -65,8 +65,8 @@ pub(super) struct Started {
     messages: usize,
 }
 
-/// Answers with a new thread as it was started. The events of the package are those after the record: an answer that the
-/// agent gives before this response is sent comes with the first delta.
+/// Answers with a new thread as it was started. The record holds only the messages that the request has sent. An answer
+/// of the agent comes with the first delta, even if it exists before this response is sent.
 pub(super) async fn started_response(
     http: &Http,
     caller: &ThreadCaller,
@@ -137,12 +137,13 @@ async fn fill(
     goals: Vec<DeclaredGoal>,
 ) -> Result<(), Problem> {
     let thread = SessionRef::Id(session.id);
-    // A repeated request adds nothing to a thread that has gone on.
+    // All tools are there before the first message. A repeated request must not replace tools that were changed since.
     if session.tip.is_none() {
         put_tools(http, caller, &thread, tools).await?;
-        for (number, (role, text)) in seeded.into_iter().enumerate() {
-            append(http, caller, &thread, format!("{name}.{number}"), role, text).await?;
-        }
+    }
+    // A message that an earlier arrival of this request has appended is not appended again.
+    for (number, (role, text)) in seeded.into_iter().enumerate() {
+        append(http, caller, &thread, format!("{name}.{number}"), role, text).await?;
     }
     if prompt.is_some() || !goals.is_empty() {
         let target = SessionTarget { id: Some(session.id), ..SessionTarget::default() };
@@ -414,7 +415,7 @@ async fn submit_results(
         return Ok(put_tools(http, caller, &path.by(), tools).await?);
     }
     let Some((run, wait)) = present.client_wait() else {
-        // The run has taken the results when they arrived first.
+        // The first arrival of this request has already delivered the results.
         return match request.is_repeated {
             true => Ok(()),
             false => Err(Problem::invalid("the thread does not wait for results of client tools")),
@@ -449,8 +450,8 @@ pub(super) async fn thread_cancel(
     for run in present.queued.iter().chain(&present.active) {
         match http.kernel.run_cancel(&caller.caller, run.id).await {
             Ok(_) => {}
-            // The run has ended in the meantime.
-            Err(error) if matches!(error.code(), "run_ended" | "run_merged") => {}
+            // The run has ended since the view was read.
+            Err(Error::Refused(Refusal::Ended { .. } | Refusal::Merged { .. })) => {}
             Err(error) => return Err(error.into()),
         }
     }

@@ -22,7 +22,7 @@ pub struct WebhookSender(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    /// Made with the first delivery: it reads the certificates of the system, a tenth of the time of a start.
+    /// Built with the first delivery: it loads the system's certificates, which takes a tenth of the time of a start.
     client: OnceLock<Result<Client, String>>,
     /// The secrets of webhooks are derived from it.
     key: [u8; 32],
@@ -140,8 +140,8 @@ fn chain(error: &reqwest::Error) -> String {
     causes.join(": ").chars().take(500).collect()
 }
 
-/// Resolves names to public addresses only. The connection is made to an address that was checked here, so a name that
-/// changes between a check and the connection gains nothing.
+/// Resolves names to public addresses only. The connection is made to an address that was checked here, so a name
+/// cannot be changed between the check and the connection.
 #[derive(Debug)]
 struct PublicOnly {
     allows_private: bool,

@@ -4,7 +4,8 @@ use std::pin::pin;
 
 use axum::http::{Method, StatusCode};
 use futures_util::poll;
-use mainspring_test_support::{NodeBuilder, TestNode};
+use mainspring_kernel::adapter::{Capabilities, End};
+use mainspring_test_support::{FnAgent, NodeBuilder, TestNode};
 use serde_json::{Value, json};
 
 use crate::world::{Server, send_request};
@@ -150,6 +151,39 @@ async fn a_view_that_is_kept_is_not_shown_to_others() {
         StatusCode::NOT_FOUND,
         "also the kept view of a deleted thread is gone"
     );
+}
+
+/// The number of messages of the only session; 0 before it exists.
+async fn message_count(server: &Server) -> usize {
+    let sessions = server.get("/v1/sessions").await.1;
+    let Some(session) = sessions["items"][0]["sessionId"].as_str() else { return 0 };
+    let messages = server.get(&format!("/v1/sessions/{session}/messages")).await.1;
+    messages["items"].as_array().unwrap().len()
+}
+
+#[tokio::test]
+async fn a_repeated_start_appends_the_messages_that_the_first_one_did_not() {
+    let native = FnAgent::new(Capabilities::minimal("native"), async |_| End::succeeded());
+    let server = serve(TestNode::builder().adapter(native)).await;
+    let texts = ["one", "two", "three", "four"];
+    let roles = ["user", "assistant"].iter().cycle();
+    let message = |(text, role)| json!({"role": role, "content": [{"text": text}]});
+    let body = json!({"messages": texts.iter().zip(roles).map(message).collect::<Vec<_>>()});
+    {
+        let mut first = pin!(server.post("/v1/ai/threads", body.clone()));
+        while message_count(&server).await == 0 {
+            assert!(poll!(&mut first).is_pending());
+            tokio::task::yield_now().await;
+        }
+        // The client disconnects, as at a crash of the server.
+    }
+    assert_eq!(message_count(&server).await, 1);
+    let (status, answer) = server.post("/v1/ai/threads", body).await;
+    assert_eq!(status, StatusCode::OK, "{answer}");
+    let messages = answer["data"]["messages"].as_array().unwrap();
+    let found: Vec<_> =
+        messages.iter().map(|message| message["content"][0]["text"].as_str().unwrap()).collect();
+    assert_eq!(found, texts);
 }
 
 #[tokio::test]

@@ -204,7 +204,7 @@ impl Actor {
         self.shared.check_lists(complete.key.as_deref(), adapter, &complete)?;
         match complete.key == accept.caller.lists {
             true => Ok(()),
-            // The run is limited to the lists of its parent, and its caller to others.
+            // A delegated run is limited to the lists of its parent; its caller has lists of its own.
             false => self.shared.check_lists(accept.caller.lists.as_deref(), adapter, &complete),
         }
     }
@@ -253,7 +253,7 @@ impl Actor {
         let owner = &self.hot.session.owner;
         let acquire = || self.shared.scheduler.try_acquire(owner, adapter, accept.run, lender);
         let permit = starts.then(acquire).flatten();
-        // A member of a network queues: it can run on the place of its parent.
+        // A member of a network is queued instead: it can use the permit of its parent.
         if permit.is_none() && lender.is_some_and(|lender| !lender.lends_place) {
             self.shared.check_free_worker(adapter)?;
         }

@@ -1,4 +1,4 @@
-//! The agent of the session is set: its settings and its path, all in one commit.
+//! Sets the agent of the session: its settings and its path, in one commit.
 
 use mainspring_core::session::{Command as SessionCommand, check_takes_work};
 use mainspring_core::{GivenMessage, Session};

@@ -24,7 +24,7 @@ impl Actor {
             Some(active) if active.status() == RunStatus::Running => {
                 Box::pin(self.wait(by, ask, Some(holder))).await;
             }
-            // The execution asks something else already: a run waits for one answer at a time.
+            // The execution already waits for an answer: a run asks one question at a time.
             Some(active) if active.held.is_some() => active.next_asks.push_back((ask, holder)),
             Some(_) | None => {
                 let _ = holder.reply.send(Err(HandleError::Revoked));
@@ -177,7 +177,7 @@ impl Actor {
         Ok(())
     }
 
-    /// Asks the next question of an execution that goes on. Questions whose answer nobody waits for are dropped.
+    /// Asks the next question of an execution that goes on. Drops questions whose asker no longer waits.
     async fn ask_next(&mut self, by: AttemptId) {
         while let Some((ask, holder)) = self.active.as_mut().and_then(|active| active.next_asks.pop_front()) {
             if !holder.reply.is_closed() {
@@ -190,7 +190,7 @@ impl Actor {
         }
     }
 
-    /// Lets the execution go on if nobody waits for the answer to its open question any more.
+    /// Lets the execution go on if the asker of its open question no longer waits for the answer.
     pub(super) async fn withdraw(&mut self, by: AttemptId) {
         let Some(active) = self.active.as_ref().filter(|active| active.is_held_by(by)) else { return };
         let is_withdrawn = active.held.as_ref().is_some_and(|held| held.lapses && held.reply.is_closed());

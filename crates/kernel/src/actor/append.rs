@@ -120,9 +120,9 @@ impl Actor {
 
 /// True if `earlier` is what a request with `message` stored. The time may differ: a repeated request may be made later.
 fn is_same(earlier: &Message, message: &Message) -> bool {
-    let told =
+    let fields =
         |message: &Message| (message.role, message.usage, message.agent.clone(), message.external_id.clone());
-    told(earlier) == told(message) && earlier.content == message.content
+    fields(earlier) == fields(message) && earlier.content == message.content
 }
 
 /// Derives a title from the first prompt among `messages`.

@@ -42,7 +42,7 @@ pub(crate) enum BindingChange {
 pub(crate) struct Adoption {
     pub(crate) adapter: String,
     pub(crate) adopted: Adopted,
-    /// How the owner comes to it.
+    /// The way in which the owner obtained the native session.
     pub(crate) claim: NativeClaim,
 }
 

@@ -93,7 +93,7 @@ pub(crate) enum Report {
     Steer { by: AttemptId, records: Vec<Record>, reply: HandleReply<Vec<Arc<Message>>> },
     /// Asks a person and waits.
     Ask { by: AttemptId, ask: Ask, holder: AskReply },
-    /// Withdraws questions of the attempt whose answer nobody waits for any more.
+    /// Withdraws questions of the attempt whose asker no longer waits.
     Withdraw { by: AttemptId },
     /// Reads the end of the attempt's path.
     Head { by: AttemptId, reply: HandleReply<Option<Point>> },
@@ -105,7 +105,7 @@ pub(crate) enum Report {
     ArtifactAdd { by: AttemptId, artifact: Box<Artifact>, reply: HandleReply<()> },
     /// Waits until a delegation is settled.
     DelegationWait { delegation: DelegationId, reply: HandleReply<Delegation> },
-    /// The execution has returned; or it panicked or was aborted, as the text says.
+    /// The execution has returned, or it panicked or was aborted for the reason in the text.
     Executed(AttemptId, Result<Executed, String>),
     /// The adapter was asked to stop.
     Dispatched(AttemptId, Dispatch),

@@ -13,7 +13,7 @@ impl Actor {
         let now = self.feed.position();
         if before > now.cursor {
             return Err(Error::Invalid(format!(
-                "the cursor {} lies ahead of the session, which stands at {now}",
+                "the cursor {} is after the last event of the session, {now}",
                 before.0
             )));
         }

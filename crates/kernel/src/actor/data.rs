@@ -23,14 +23,14 @@ pub(crate) struct StateWrite {
     /// None to remove the key.
     pub(crate) value: Option<Value>,
     pub(crate) expect: Expect,
-    /// The one who makes the change.
+    /// The party that makes the change.
     pub(crate) by: StateWriter,
 }
 
 /// A decided change of state.
 struct Decided {
     outcome: StateOutcome,
-    /// None if nothing changes.
+    /// The row to write; none if nothing changes.
     row: Option<StateRow>,
     /// The number of keys after the change, if it is known.
     count: Option<(StateAt, usize)>,

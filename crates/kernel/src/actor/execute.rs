@@ -160,7 +160,7 @@ impl Actor {
     /// Executes an attempt in a task of its own, and reports how the execution ends.
     fn execute(&self, adapter: &str, handle: AttemptHandle) -> AbortHandle {
         let aborted = Err("it was aborted".to_owned());
-        // Dropped after the execution: no report is sent while something of it is left.
+        // Dropped after the execution, so that the report is sent when nothing of the execution is left.
         let mut end = ReportedEnd { by: handle.id(), actor: self.tx.clone(), executed: aborted };
         let adapter = self.shared.adapters.get(adapter).cloned();
         let task = self.shared.tasks.spawn(async move {
@@ -342,7 +342,8 @@ impl Actor {
         }
     }
 
-    /// Opens a draft in which the active attempt ends; `None` if there is none, or if its run does not allow this end.
+    /// Opens a draft in which the active attempt ends; `None` if no attempt is active, or if its run does not allow
+    /// this end.
     fn end_draft(
         &self,
         change: Option<PathChange>,
@@ -421,8 +422,8 @@ fn end_attempt(draft: &mut AttemptDraft, active: &Active, outcome: Outcome) -> R
     draft.command(RunCommand::Finish { by, outcome })
 }
 
-/// Reports to the actor how an execution has ended, when it is dropped. A second task that waits for the first one would
-/// do so too, at the cost of a spawn and a wake per run.
+/// Reports the end of an execution to the actor when it is dropped. A second task that waits for the execution would
+/// also do, but costs a spawn and a wake per run.
 struct ReportedEnd {
     by: AttemptId,
     actor: actor::Sender,

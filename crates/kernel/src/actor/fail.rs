@@ -19,8 +19,8 @@ impl Actor {
         self.shared.lease_release(self.fence).await;
     }
 
-    /// Ends after a panic. The state in memory may be half changed, so it is dropped; the stored state is whole. Nothing may
-    /// go on acting for the session when it is loaded again.
+    /// Ends after a panic. The state in memory may be half changed, so it is dropped; the stored state is whole.
+    /// Everything that acts for the session is stopped before it is loaded again.
     pub(super) async fn fail(mut self, panic: &Panic) {
         let session = self.fence.session;
         let error = self.shared.session_panicked(session, panic);

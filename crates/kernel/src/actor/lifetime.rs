@@ -99,7 +99,7 @@ impl Lifetime {
 }
 
 impl Actor {
-    /// Arms the unload: something has changed, and the time starts anew.
+    /// Arms the unload: something has changed, so the idle time starts again.
     pub(super) fn arm(&mut self) {
         let idle_ms = self.hot.session.idle_unload_ms.unwrap_or(self.shared.options.idle_unload_ms);
         let at = self.shared.clock.moment().plus(idle_ms);
@@ -145,7 +145,7 @@ impl Actor {
         }
         let Some(Unload { joins, .. }) = self.lifetime.unload.filter(|_| self.is_due()) else { return false };
         if self.feed.controller_joins() != joins {
-            // A controller has joined since, and perhaps left again: then the time starts anew.
+            // A controller has joined since, and perhaps left again: then the idle time starts again.
             self.lifetime.disarm();
             if self.feed.controllers() == 0 {
                 self.arm();

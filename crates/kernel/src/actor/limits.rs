@@ -30,7 +30,7 @@ impl Actor {
         self.kill(Outcome::Failed { status, error, retryable: false, retry: None });
     }
 
-    /// Stops the active run if the runs of its key have cost as much today as they may.
+    /// Stops the active run if the runs of its key have reached the key's spend per day.
     pub(super) async fn enforce_spend(&mut self) {
         let Some(active) = self.active.as_ref().filter(|active| !active.stop.is_killing()) else { return };
         if active.status() == RunStatus::Cancelling || active.task.is_none() {

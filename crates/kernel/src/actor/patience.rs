@@ -61,7 +61,7 @@ impl Actor {
         match command {
             Command::Snapshot(reply) => drop(reply.send(Ok(self.instant()))),
             Command::Open { reply, .. } => drop(reply.send(Ok(Session::clone(&self.hot.session)))),
-            // Sent once, and the notes are in the store: read when the store is back.
+            // The command is sent only once, but the notes are in the store: they are read when the store is back.
             Command::Inbox => self.deferred.push_back(Command::Inbox.into()),
             command => command.refuse(error),
         }

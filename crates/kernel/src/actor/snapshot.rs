@@ -28,7 +28,7 @@ pub(crate) struct Instant {
 }
 
 impl Instant {
-    /// The last message that is written: of the active run, or of the session's path.
+    /// The last written message: of the active run, else of the session's path.
     pub(crate) fn head(&self) -> Option<Point> {
         let pen = self.active.as_ref().and_then(|run| run.pen);
         pen.map_or(self.session.tip, before)

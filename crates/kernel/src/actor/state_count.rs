@@ -3,7 +3,7 @@
 //!
 //! The actor makes every write, so it knows the number after each of them. A number holds for the points that follow on
 //! the same line: nothing is written there but by this actor. A write on another line, or beside existing messages, is
-//! counted anew.
+//! counted again.
 
 use mainspring_core::{Point, RunId};
 

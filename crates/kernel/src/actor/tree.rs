@@ -179,7 +179,7 @@ impl Actor {
             id: fork.id,
             owner: fork.owner,
             agent_definition,
-            // Folders, rules and notes are their owner's own.
+            // Folders, rules and notes are private to the owner of the source session.
             cwd: source.cwd.clone().filter(|_| !is_foreign),
             rules: if is_foreign { vec![] } else { source.rules.clone() },
             metadata: if is_foreign { Value::Object(Map::new()) } else { source.metadata.clone() },
@@ -213,7 +213,7 @@ impl Actor {
         self.shared.call(fork.id, |reply| Command::Create(fork.request, seed, reply)).await
     }
 
-    /// The artifacts that a fork inherits: those that there were when its last message was written. Each fork has its own
+    /// The artifacts that a fork inherits: those that existed when its last message was written. Each fork has its own
     /// copy of the record, so that it stays readable when this session becomes private or is deleted.
     async fn artifacts_for_fork(&self, fork: SessionId, until: Time) -> Result<Vec<Artifact>, Error> {
         let (session, store) = (self.fence.session, &self.shared.store);

@@ -119,7 +119,7 @@ pub enum Record {
         name: String,
         /// Arguments, if no message holds them.
         input: Option<Value>,
-        /// The one who allowed the call, unless another record says so.
+        /// The party that allowed the call, unless another record names it.
         decided_by: Option<Decider>,
     },
     /// The agent made a tool call without asking for the permission that it needs.

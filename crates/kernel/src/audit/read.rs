@@ -27,7 +27,7 @@ pub enum AuditScope {
 }
 
 impl AuditScope {
-    /// Returns the scope of a caller. Agents read nothing: a record tells about other sessions and other callers.
+    /// Returns the scope of a caller. Agents read nothing: a record reveals other sessions and other callers.
     pub(crate) fn of(caller: &Caller) -> Result<Self, Error> {
         if caller.agent.is_some() {
             return Err(Error::Forbidden("an agent does not read the audit log".into()));

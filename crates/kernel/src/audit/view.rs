@@ -1,8 +1,9 @@
 //! The numbers of records for callers who read only a part of the log.
 //!
-//! The number of a record counts the records of everybody: two of them would tell an owner how much the others did in
-//! between. So a caller who does not read the whole log gets each number encrypted, by a permutation of the numbers that is
-//! different for each scope. It keeps neither distances nor order, and stays the same while the file of the key does.
+//! Records of all owners are numbered together: two numbers would reveal to an owner how much the others did in
+//! between. So a caller who does not read the whole log gets each number encrypted, by a permutation of the numbers
+//! that is different for each scope. It keeps neither distances nor order, and stays the same while the file of the key
+//! does.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, Write};

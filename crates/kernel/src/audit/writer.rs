@@ -175,8 +175,8 @@ impl Writer {
     }
 }
 
-/// Writes what is unwritten, then syncs the files and the head. Other threads append meanwhile. Returns whether a file was
-/// completed since the last sync.
+/// Writes the pending lines, then syncs the files and the head. Other threads append meanwhile. Returns whether a file
+/// was completed since the last sync.
 pub(super) fn sync(writer: &Mutex<Writer>, options: &AuditOptions, now: Time) -> bool {
     let (files, head, is_new_file) = {
         let mut writer = writer.lock();

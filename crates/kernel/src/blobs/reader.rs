@@ -21,7 +21,8 @@ pub struct BlobReader {
 
 enum Content {
     Checked(Take<io::Cursor<Vec<u8>>>),
-    /// In a lock that is never taken: futures that hold a reader are shared between threads, and streams cannot be.
+    /// Inside a lock that is never taken: futures that hold a reader are shared between threads, and the stream itself
+    /// is not `Sync`.
     Streamed(Mutex<Take<BlobBytes>>),
 }
 

@@ -176,7 +176,7 @@ impl Subscription {
         self.resume(now)
     }
 
-    /// Begins with a reset: what the reader has read before is not of this history.
+    /// Begins the stream with a reset, because the reader's position is of another history.
     pub fn restarted(self) -> Self {
         let now = self.feed.position();
         self.restart(now)
@@ -229,7 +229,7 @@ impl Subscription {
 
     /// Waits for the next item; none once the session is deleted, or no longer readable for this reader. Cancel-safe.
     pub async fn next(&mut self) -> Option<Result<Item, Error>> {
-        // Boxed, as is the reading of events: both are rare, and every waiting reader would have room for them.
+        // Boxed, as is the reading of events: both are rare, and would enlarge the future of every waiting reader.
         if self.restarts {
             return Some(Box::pin(self.reset()).await);
         }

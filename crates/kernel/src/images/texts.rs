@@ -22,7 +22,7 @@ pub(super) struct RunTexts(Vec<RunText>);
 #[derive(Debug)]
 struct RunText {
     run: RunId,
-    /// The run's last message on either side.
+    /// The run's last message, of the agent or of the user's side.
     last: Option<MessageId>,
     /// The agent's messages in order.
     parts: Vec<(MessageId, TextPart)>,

@@ -40,7 +40,7 @@ pub struct Caller {
     /// The folders in which the caller's agents may work; `None` if they may work anywhere, empty if only in the folders
     /// that are configured for an adapter.
     pub folders: Option<Vec<String>>,
-    /// What the caller may use; `None` for everything.
+    /// The adapters, models and tools that the caller may use, and its spend per day; `None` for no limit.
     pub lists: Option<Box<KeyLists>>,
     /// When the token of an identity provider ends, if the request came with one.
     pub token_ends: Option<Time>,
@@ -71,7 +71,7 @@ impl Caller {
         Self { role, ..self }
     }
 
-    /// The caller as the one who decides on an approval.
+    /// The caller as the party that decides on an approval.
     pub(crate) fn decider(&self) -> Decider {
         let owner_id = self.owner.clone();
         match self.key {
@@ -86,7 +86,7 @@ impl Caller {
         self.key.is_some() || self.token_ends.is_some() || self.agent.is_some()
     }
 
-    /// The caller as the one who changes state.
+    /// The caller as the party that changes state.
     pub(crate) fn state_writer(&self) -> StateWriter {
         StateWriter::Caller { key_id: self.key }
     }

@@ -62,7 +62,7 @@ impl Kernel {
         if count >= limit {
             return Err(Error::TooMany { what: "agents", limit });
         }
-        // The same version again makes none.
+        // Putting an existing version again does not count against the quota.
         if self.agent_row(caller, &name).await?.is_none() {
             self.shared.check_agents(&caller.owner, count)?;
         }
@@ -121,7 +121,7 @@ impl Kernel {
         match self.shared.store.agent_delete(&caller.owner, &name.id, version).await {
             Ok(true) => Ok(()),
             Ok(false) if self.agent_shared(name).is_some() => Err(Error::Forbidden(format!(
-                "the agent {name} is everybody's: it is built in, or a file of the server"
+                "the agent {name} is shared by all owners: it is built in, or a file of the server"
             ))),
             Ok(false) => Err(Error::not_found("agent", name)),
             Err(StoreError::Unavailable(why)) => match self.agent_row(caller, name).await? {

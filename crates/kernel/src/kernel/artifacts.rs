@@ -26,7 +26,7 @@ pub struct NewArtifact {
     pub role: ArtifactRole,
     /// Name to display.
     pub name: Option<String>,
-    /// Media type; recognized by the content if not given, or if it is false.
+    /// Media type; recognized by the content if not given, or if the content contradicts it.
     pub mime_type: Option<String>,
     /// Further facts about the artifact.
     #[serde(skip_serializing_if = "Map::is_empty")]
@@ -193,8 +193,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Removes the artifacts that have expired now, without waiting for the next time that they are looked for. Returns
-    /// their ids.
+    /// Removes the artifacts that have expired now, without waiting for the next periodic search. Returns their ids.
     pub async fn artifacts_expire(&self) -> Result<Vec<ArtifactId>, Error> {
         self.shared.artifacts_expire().await
     }
@@ -288,7 +287,7 @@ impl Shared {
         new: NewArtifact,
         content: &mut (impl AsyncRead + Unpin + Send + ?Sized),
     ) -> Result<(StagedBlob, Artifact), Error> {
-        // Before a byte is read: an owner that has reached its quota uploads nothing.
+        // Checked before a byte is read: an owner that has reached its quota uploads nothing.
         self.check_storage(owner, 1, 1).await?;
         check_names(&new.kind, new.name.as_deref(), new.mime_type.as_deref())?;
         check_size("metadata", metadata_size(&new.metadata), self.options.limits.metadata_bytes)?;
@@ -370,7 +369,7 @@ impl Shared {
     /// Removes the bytes of deleted artifacts that no other artifact uses and that need not stay.
     pub(crate) async fn loose_blobs_remove(&self) {
         let collect = async {
-            // Those that must stay for now.
+            // The blobs that must stay for now.
             let mut young = 0;
             loop {
                 let loose = self.store.blob_loose(young + 100).await?;

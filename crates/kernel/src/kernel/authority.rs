@@ -46,8 +46,8 @@ struct ControlCall {
 }
 
 impl Kernel {
-    /// Refuses an operation of an agent that the policy denies, and waits for a person where a rule asks. The decision is
-    /// recorded before this returns. Callers that are no agents are not concerned.
+    /// Refuses an operation of an agent that the policy denies, and waits for a person where a rule asks. The decision
+    /// is recorded before this returns. Calls of other callers pass.
     pub(super) async fn authorize(
         &self,
         caller: &Caller,
@@ -66,7 +66,7 @@ impl Kernel {
         if operation == CANCEL && call.run.mode == Mode::Ask && !self.is_child(resource, call.run.id).await? {
             self.record_control(&call, Approval::Denied, Decider::policy("mode_ask")).await?;
             return Err(Error::Forbidden(
-                "a run that may only answer cancels no runs but those that it delegated".into(),
+                "a run in the mode `ask` may cancel only the runs that it delegated".into(),
             ));
         }
         match control_verdict(&layers, &call.action) {
@@ -154,7 +154,7 @@ impl Withdrawal {
 impl Drop for Withdrawal {
     fn drop(&mut self) {
         self.answer.close();
-        // The actor finds the closed question. An actor that has stopped has none.
+        // The actor finds that the question is closed. If the actor has stopped, there is no question.
         let _ = self.actor.send(Report::Withdraw { by: self.agent.attempt }.into());
     }
 }

@@ -173,9 +173,10 @@ pub(super) fn adoption(caller: &Caller, adapter: &str, adopted: Adopted) -> Adop
     Adoption { adapter: adapter.to_owned(), adopted, claim: adoption_claim(caller) }
 }
 
-/// Returns which native sessions `caller` may adopt. The operator, and the program that embeds the kernel, may bring in one
-/// that nobody has. The holder of a key only gets back what agents opened for its owner: an unknown id may be a session
-/// that the operator opened without mainspring, and answers as one of another owner does.
+/// Returns which native sessions `caller` may adopt. The operator, and the program that embeds the kernel, may adopt a
+/// native session that has no owner. The holder of a key only adopts sessions that agents opened for its owner: an
+/// unknown id may be a session that the operator opened without mainspring, and is answered like a session of another
+/// owner.
 fn adoption_claim(caller: &Caller) -> NativeClaim {
     match caller.is_guest() && caller.check_server_admin().is_err() {
         true => NativeClaim::AdoptedAgain,
@@ -183,7 +184,7 @@ fn adoption_claim(caller: &Caller) -> NativeClaim {
     }
 }
 
-/// True for an id that an agent could open as a file: one with a separator, or that names a folder above.
+/// True for an id that an agent could open as a file: it has a path separator, is `.` or `..`, or begins with `~`.
 pub fn is_path(native: &str) -> bool {
     native.contains(['/', '\\']) || native == ".." || native == "." || native.starts_with('~')
 }

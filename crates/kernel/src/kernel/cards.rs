@@ -1,4 +1,4 @@
-//! Cards: what a board shows of each session, read with the list of sessions.
+//! Cards: the facts of each session that a board shows, read with the list of sessions.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -76,7 +76,7 @@ impl Kernel {
         Ok(message.and_then(|message| first_line(&message)))
     }
 
-    /// A message of `session`; `None` if it cannot be read, which is no reason to refuse the whole board.
+    /// A message of `session`; `None` if it is damaged: the rest of the board is still shown.
     async fn readable_message(
         &self,
         session: &Session,

@@ -1,6 +1,6 @@
 //! The operations of the control tools on the kernel itself, for one caller.
 //!
-//! Requests and answers are those of the API, so that a tool cannot tell this from a client of the kernel.
+//! Requests and answers are those of the API, so that a tool works on the kernel and on a client of it alike.
 
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ impl KernelPlane {
         Self { from, ..self }
     }
 
-    /// Records a call that changes something: what it is about, and what became of it.
+    /// Records a call that changes something: its subject and its outcome.
     fn audit<T>(
         &self,
         operation: &str,
@@ -66,7 +66,7 @@ impl KernelPlane {
         Ok(outcome?)
     }
 
-    /// Records a read that is refused, as the HTTP API does: the object may be one of somebody else.
+    /// Records a read that is refused, as the HTTP API does: the object may belong to another owner.
     fn audit_read<T>(
         &self,
         operation: &str,

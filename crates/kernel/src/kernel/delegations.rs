@@ -249,7 +249,7 @@ impl Kernel {
         }
         if agent.agent.is_some() && request.session.new.visibility == Some(Visibility::Org) {
             return Err(Error::Forbidden(
-                "an agent shows its work to nobody else: leave out `visibility`".into(),
+                "an agent cannot share the session of its child: leave out `visibility`".into(),
             ));
         }
         let fingerprint = idempotency::fingerprint(&(parent.id, &request.in_order()));
@@ -466,7 +466,7 @@ impl Kernel {
         let definition = self.definition_rules(caller, run.agent_definition(session)).await?;
         let mut otherwise = self.shared.adapter(adapter)?.otherwise();
         if otherwise == Permissions::Legacy.as_rules() && !self.is_granted_everything(run).await? {
-            // The grant was revoked, or the run was limited by its own parent: it asks.
+            // The grant was revoked, or the run is limited by its own parent: its children must ask.
             otherwise = Permissions::Ask.as_rules();
         }
         Ok(Bounds {

@@ -45,7 +45,7 @@ struct Failure {
     /// Failures in a row.
     count: u32,
     at: Time,
-    /// The session is not loaded again before.
+    /// The session is not loaded again before this moment.
     paused_until: Option<Moment>,
 }
 
@@ -71,7 +71,7 @@ impl Failures {
         self.0.lock().remove(&session);
     }
 
-    /// The error of a session that is not loaded yet again.
+    /// The error of a session whose pause is not over.
     fn paused(&self, session: SessionId, now: Moment) -> Option<Error> {
         let known = self.0.lock();
         let failure = known.get(&session)?;
@@ -91,7 +91,7 @@ impl Failures {
     }
 }
 
-/// The pause after the failure with this number in a row.
+/// The pause after this many failures in a row.
 fn pause_ms(count: u32) -> u64 {
     match count.checked_sub(2) {
         None => 0,
@@ -137,13 +137,14 @@ impl Shared {
     /// Records why a session could not be loaded, if that concerns the session alone.
     pub(super) fn load_refused(&self, session: SessionId, error: &Error) {
         match error {
-            // It was deleted, or its first commit has failed.
+            // The session was deleted, or its first commit has failed.
             Error::NotFound { .. } => self.failures.clear(session),
             Error::Corrupt(_) => {
                 if !self.failures.contains(session) {
                     tracing::error!(%error, %session, "cannot load a session: its stored data is damaged");
                 }
-                // Damage is read anew with each call: it costs no more than the call.
+                // A damaged session is read again with each call, without a pause: that costs no more than the call
+                // itself.
                 self.failures.record(session, error, self.clock.now(), None);
             }
             _ => {}

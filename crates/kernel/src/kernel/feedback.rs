@@ -1,4 +1,4 @@
-//! Operations on feedback: every reader of a session may give it, each his own.
+//! Operations on feedback: every reader of a session may give feedback of their own.
 
 use mainspring_core::feedback::normalized;
 use mainspring_core::{Feedback, MessageId, NewFeedback};

@@ -13,7 +13,7 @@ use crate::store::{GoalTypeRow, SessionRef, StoreError};
 
 /// Runs whose goals a snapshot holds: the last ones that have any.
 const MAX_RUNS: usize = 1_000;
-/// Events that are read to tell whether goals have changed. After more of them a snapshot is given.
+/// Events that are read to find out whether goals have changed. If there are more, a full snapshot is returned.
 const MAX_EVENTS: usize = 2_000;
 
 /// Goal types that an owner may make.
@@ -70,7 +70,7 @@ impl Kernel {
         Ok((owned_record(row), is_new))
     }
 
-    /// Reads the goals and tasks of a session. With `after`, those that have not changed since are none.
+    /// Reads the goals and tasks of a session. With `after`, unchanged goals or tasks are `None`.
     pub async fn session_goals(
         &self,
         caller: &Caller,
@@ -102,7 +102,7 @@ impl Kernel {
         Ok(snapshot)
     }
 
-    /// Tells whether goals, and whether tasks of a session have changed after an event.
+    /// Returns whether the goals and whether the tasks of a session have changed after an event.
     async fn changed_since(&self, session: SessionId, after: Cursor) -> Result<(bool, bool), Error> {
         let events = self.shared.store.events_after(session, None, after, MAX_EVENTS).await?;
         if events.len() == MAX_EVENTS {

@@ -51,7 +51,7 @@ impl Kernel {
             let is_last = grants.len() < page.limit;
             page.before = grants.last().map(|last| (last.created_at, last.id));
             let grants = self.shared.with_parents(grants).await?;
-            // The store does not know which grants rest on a revoked one.
+            // The store does not know which grants depend on a revoked one.
             found.extend(grants.into_iter().filter(|grant| !query.in_force || grant.revoked_at.is_none()));
             if is_last || found.len() >= page.limit {
                 found.truncate(page.limit);
@@ -79,7 +79,7 @@ impl Shared {
         Ok(self.broken_parent(grant, now).await?.is_none())
     }
 
-    /// The grants that hold for a run now: neither revoked nor expired, nor resting on such a grant of a parent.
+    /// The grants that hold for a run now: neither revoked nor expired, nor dependent on such a grant of a parent.
     pub(crate) async fn grants_in_force(&self, session: SessionId, run: RunId) -> Result<Vec<Grant>, Error> {
         let now = self.clock.now();
         let mut all = vec![];
@@ -91,7 +91,7 @@ impl Shared {
         Ok(all)
     }
 
-    /// The nearest grant below `grant` that is not in force any more: when that ended, and who ended it.
+    /// The nearest grant that `grant` depends on and that is no longer in force: when it ended, and who ended it.
     async fn broken_parent(
         &self,
         grant: &Grant,

@@ -65,7 +65,7 @@ impl Kernel {
         self.shared.node
     }
 
-    /// Finds the other process that is the home of a session; none if it is this one, or none is.
+    /// Finds the home of a session if it is another process; none if it is this process, or if the session has no home.
     pub async fn session_home(&self, session: SessionId) -> Result<Option<NodeId>, Error> {
         if self.shared.options.homes.is_none() || self.shared.is_live(session) {
             return Ok(None);
@@ -74,7 +74,8 @@ impl Kernel {
         Ok(home.filter(|home| *home != self.shared.node))
     }
 
-    /// Finds the other process that is the home of a run's session; none if it is this one, or there is none.
+    /// Finds the home of a run's session if it is another process; none if it is this process, or if the session has no
+    /// home.
     pub async fn run_home(&self, run: RunId) -> Result<Option<NodeId>, Error> {
         match self.shared.run_find(run).await? {
             Some(run) => self.session_home(run.session).await,
@@ -82,7 +83,7 @@ impl Kernel {
         }
     }
 
-    /// True if this process is the home of a session, which it becomes if no other is.
+    /// True if this process is the home of a session. A session without a home gets this one.
     pub async fn session_is_here(&self, session: SessionId) -> Result<bool, Error> {
         if self.shared.options.homes.is_none() {
             return Ok(true);
@@ -105,8 +106,8 @@ impl Kernel {
         self.shared.keys_revoked.send_replace(());
     }
 
-    /// Handles what other processes have written meanwhile: notes for sessions of this process, and events for the readers
-    /// of all sessions of an owner.
+    /// Handles new rows of other processes: notes for sessions of this process, and events for the readers of all
+    /// sessions of an owner.
     pub async fn homes_poll(&self) -> Result<(), Error> {
         for session in self.shared.store.inbox_at_home().await? {
             self.shared.dispatch(session, Command::Inbox);
@@ -123,7 +124,7 @@ impl Kernel {
         for (session, status) in live {
             let Session { id, owner, key, title, .. } = session;
             gone.remove(&id);
-            // It may have come here since.
+            // The session may have come to this process since.
             if !self.shared.is_live(id) {
                 let now = LiveSession { session_id: id, key, title, status };
                 self.shared.board.put_changed(&owner, now);

@@ -178,8 +178,8 @@ impl Kernel {
         Ok((key, secret))
     }
 
-    /// Returns when a key that `caller` makes expires: not after the key that makes it. A token of an identity provider is
-    /// shorter than any key, and its holder gets the next one: keys that it makes do not end with it.
+    /// Returns when a key that `caller` makes expires: not after the key that makes it. A token of an identity provider
+    /// lives shorter than a key and is renewed, so keys that its holder creates do not end with it.
     async fn key_expiry(&self, caller: &Caller, wanted: Option<Time>) -> Result<Option<Time>, Error> {
         let Some(maker) = caller.key else { return Ok(wanted) };
         let maker = self.shared.store.key_find(&KeyRef::Id(maker)).await?;
@@ -195,8 +195,8 @@ impl Kernel {
         }
     }
 
-    /// Returns the org of a key for the owner that `caller` acts for: the caller's, else the one that the owner belongs to.
-    /// A key without it would make the org's admins lose the owner. The owner of this process has no org.
+    /// Returns the org of a key for the owner that `caller` acts for: the caller's, else the one that the owner belongs
+    /// to. Without the org, its admins could no longer manage the owner. The owner of this process has no org.
     pub async fn org_of(&self, caller: &Caller) -> Result<Option<String>, Error> {
         if caller.org.is_some() || self.is_own_owner(&caller.owner) {
             return Ok(caller.org.clone());
@@ -250,7 +250,7 @@ impl Kernel {
         }
         let revoked = ApiKey { revoked_at: Some(self.shared.clock.now()), ..known };
         let stored = self.key_store(&revoked, None).await;
-        // Also if it failed: then the outcome may be unknown.
+        // Also after a failure, since the outcome may be unknown.
         self.shared.known_keys.forget();
         stored?;
         self.shared.keys_revoked.send_replace(());
@@ -411,7 +411,7 @@ fn lists_of(caller: &Caller, given: KeyLists) -> Result<KeyLists, Error> {
     }
     let Some(own) = &caller.lists else { return Ok(given) };
     if own.spend_per_day.is_some() {
-        // The spend of each key is counted apart, so another key would be a second allowance.
+        // Spend is counted per key, so a second key would double the allowance.
         return Err(Error::Forbidden(
             "a key with a spend per day makes no keys: use an admin's key without one".into(),
         ));

@@ -31,7 +31,8 @@ struct State {
 pub(super) struct ReadAt(u64);
 
 impl KnownKeys {
-    /// Finds a kept key; else returns the time, with which the key that the caller reads now is kept.
+    /// Finds a kept key; else returns the time of the read, which [`Self::keep`] needs for the key that the caller
+    /// reads from the store.
     pub(super) fn find(&self, hash: &Hash) -> Result<Arc<ApiKey>, ReadAt> {
         let state = self.0.lock();
         state.keys.get(hash).cloned().ok_or(ReadAt(state.forgotten))

@@ -28,7 +28,7 @@ const MAX_ORGS: usize = 256;
 #[derive(Debug, Default)]
 pub(crate) struct LauncherHeads(VecDeque<(String, Arc<Vec<Head>>)>);
 
-/// What is kept in memory of an agent to launch.
+/// The part of an agent to launch that is kept in memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Head {
     id: String,
@@ -213,7 +213,7 @@ impl Kernel {
         check(&template, &variables(&record.variables)).map_err(|bad| invalid(&bad))?;
         let body = serde_json::to_value(&record).unwrap_or_default();
         let put = EdgeRecord { kind: KIND, scope: scope(caller), id: record.agent_id.clone(), body };
-        // Also after an unknown outcome the names are read again.
+        // The names are read again, also after an unknown outcome.
         heads.forget(&put.scope);
         match self.shared.store.edge_write(&EdgeChange::Put(put)).await {
             // The outcome is unknown: look it up.
@@ -237,7 +237,8 @@ fn agent(record: EdgeRecord) -> Result<AgentRecord, Error> {
     })
 }
 
-/// The org that agents belong to; without one, the owner. An owner may have the name of an org.
+/// The org that agents belong to; without one, the owner. The text distinguishes the two, since an owner may have the
+/// name of an org.
 fn scope(caller: &Caller) -> String {
     match &caller.org {
         Some(org) => format!("org:{org}"),

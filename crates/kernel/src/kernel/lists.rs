@@ -1,4 +1,4 @@
-//! The lists of API keys, applied: which adapters, models and tools runs may use, and what they may cost in a day.
+//! The lists of API keys, applied: which adapters, models and tools runs may use, and their cost per day.
 //!
 //! A key with lists or folders changes only sessions and runs whose adapter, model and folder it allows. It reads the others
 //! of its owner. The check is part of `session_for_change` and `run_for_change`, with which every change begins.
@@ -76,7 +76,7 @@ impl Shared {
         }
     }
 
-    /// Refuses a key whose runs have cost as much today as they may.
+    /// Refuses a key whose runs have reached its spend per day.
     pub(crate) async fn check_spend(&self, lists: Option<&KeyLists>) -> Result<(), Error> {
         let Some((lists, limit)) = lists.and_then(|lists| Some((lists, lists.spend_per_day?))) else {
             return Ok(());

@@ -103,7 +103,7 @@ impl Shared {
     }
 
     /// Adjusts and stores the deadlines of a loaded session's runs, if the clock was set back since they were stored: a
-    /// retry or a question would otherwise wait for as long as the step.
+    /// retry or a question would otherwise wait longer by the step of the clock.
     async fn keep_deadlines(&self, fence: Fence, loaded: &mut Loaded) -> Result<(), StoreError> {
         let now = self.clock.now();
         let runs = loaded.runs.iter_mut().map(|(run, _)| run);

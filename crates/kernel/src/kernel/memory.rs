@@ -1,4 +1,4 @@
-//! Operations on memory candidates, for the part that has them decided.
+//! Operations on memory candidates, for the component that decides them.
 
 use mainspring_core::memory::{self, CANDIDATE_BYTES, MemoryDecision};
 use mainspring_core::{Artifact, ArtifactId, Time};

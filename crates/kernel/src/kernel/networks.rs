@@ -1,4 +1,4 @@
-//! Networks of agents: the decisions of routers, and the way that a run took through its network.
+//! Networks of agents: the decisions of routers, and the route of a run through its network.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use super::{Caller, Kernel, Shared};
 use crate::error::Error;
 use crate::store::{DelegationsOf, SessionRef, StateAt, StoreError, all_readable};
 
-/// The keys of state that are read at once.
+/// The number of state keys that are read at a time.
 const STATE_PAGE: usize = 500;
 
 impl Kernel {
@@ -41,7 +41,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Returns the way that a run took through its network: every decision of the router, and the calls that followed.
+    /// Returns the route of a run through its network: every decision of the router, and the calls that followed.
     pub async fn run_route(&self, caller: &Caller, run: RunId) -> Result<RunRoute, Error> {
         let run = self.run_readable(caller, run).await?;
         let session = self.session_get(caller, &SessionRef::Id(run.session)).await?;

@@ -51,7 +51,7 @@ pub struct Options {
     pub node: Option<NodeId>,
     /// Folder for the bytes of artifacts, used by this kernel alone. Without one, artifacts are refused.
     pub artifacts: Option<PathBuf>,
-    /// Where the bytes of artifacts are kept instead, with `artifacts` as the folder in which they are prepared.
+    /// The store of artifact bytes, if it is not the folder `artifacts`. Bytes are then prepared in that folder.
     pub blob_store: Option<Arc<dyn BlobStore>>,
     /// How long artifacts are kept, and how much of them.
     pub artifact_retention: ArtifactRetention,

@@ -1,4 +1,4 @@
-//! Operations on pins: every reader of a session may pin it for himself.
+//! Operations on pins: every reader of a session may pin it for themselves.
 
 use mainspring_core::{Run, Session};
 
@@ -23,7 +23,7 @@ impl Kernel {
         self.session_get(caller, &SessionRef::Id(session.id)).await
     }
 
-    /// The change of the caller's pins; none if the session is as wanted.
+    /// The change of the caller's pins; none if the session is already pinned, or not pinned, as asked.
     pub(super) async fn pin_change(
         &self,
         caller: &Caller,
@@ -43,14 +43,14 @@ impl Kernel {
 }
 
 impl Shared {
-    /// Says in `session` whether the caller has pinned it.
+    /// Sets in `session` whether the caller has pinned it.
     pub(super) async fn marked(&self, caller: &Caller, mut session: Session) -> Result<Session, Error> {
         let pins = self.pins.of(&*self.store, &caller.owner).await?;
         mark(&mut session, &pins);
         Ok(session)
     }
 
-    /// Says in each listed session whether the caller has pinned it.
+    /// Sets in each listed session whether the caller has pinned it.
     pub(super) async fn mark_listed(
         &self,
         caller: &Caller,

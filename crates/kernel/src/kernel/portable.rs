@@ -72,7 +72,7 @@ struct MessageLine {
     /// The parent's cursor leads to this message.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     followed: bool,
-    /// How many other openings of lines came before that of this line: at its first message, in version 2.
+    /// The number of lines that were opened before this line. Only at the first message of a line, in version 2.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     opened: Option<u64>,
     message: Arc<Message>,
@@ -95,7 +95,8 @@ struct StateLine {
     /// The messages that follow on the same line do not see the entry.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     aside: bool,
-    /// How many openings of lines came before the entry. A line that was opened before it does not see it.
+    /// The number of lines that were opened before the entry was written. A line that was opened earlier does not see
+    /// the entry.
     seq: u64,
 }
 
@@ -110,7 +111,7 @@ struct RunLine {
     /// Model calls of the run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     steps: Vec<Step>,
-    /// The inputs of the steps, unless it stands with an earlier run in the file.
+    /// The inputs of the steps, except those that an earlier run in the file already has.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     inputs: Vec<StepInput>,
     /// State of the run.

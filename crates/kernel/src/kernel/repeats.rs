@@ -99,7 +99,7 @@ impl Kernel {
         Ok(repeatable)
     }
 
-    /// Names a request: as the earlier one that it repeats, or anew.
+    /// Names a request: with the name of the earlier request that it repeats, or with a new name.
     fn repeat_name(
         &self,
         known: &Known,
@@ -158,8 +158,8 @@ impl Kernel {
         }
     }
 
-    /// Closes the requests of a caller about a session, except the one called `except`: the caller asks for something
-    /// else, so it has got their answers.
+    /// Closes the requests of a caller about a session, except the one called `except`: a caller that sends another
+    /// request has received their answers.
     pub async fn repeat_close(
         &self,
         caller: &Caller,
@@ -213,7 +213,7 @@ impl Shared {
 
     async fn repeat_remove(&self, name: &str, owner: &str) {
         let remove = EdgeChange::Remove { kind: KIND, scope: owner.to_owned(), id: name.to_owned() };
-        // A record that stays is forgotten by its time.
+        // A record that cannot be removed expires by its time.
         if let Err(error) = self.store.edge_write(&remove).await {
             tracing::warn!(%error, "a request that is not repeated any more is still stored");
         }

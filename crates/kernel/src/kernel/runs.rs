@@ -97,7 +97,7 @@ impl Kernel {
                 // Boxed to keep the futures of plain prompts small.
                 false => Box::pin(self.resolve_goals(caller, limited_options(caller, request))).await?,
             };
-            // Boxed here, so that the future does not hold it.
+            // Boxed here, so that the future does not hold the value itself.
             let accept = Box::new(Accept {
                 run,
                 caller: caller.clone(),
@@ -211,7 +211,7 @@ impl Kernel {
         self.shared.with_final_text(self.run_readable(caller, run).await?).await
     }
 
-    /// Gets the status of a run. Needs no message, so that a damaged one is not in the way.
+    /// Gets the status of a run. Reads no message, so a damaged message does not matter.
     pub async fn run_status(&self, caller: &Caller, run: RunId) -> Result<RunStatus, Error> {
         Ok(self.run_readable(caller, run).await?.state.status())
     }
@@ -249,7 +249,7 @@ impl Kernel {
         match self.run_readable(caller, found.run).await {
             Ok(_) => Ok(found),
             // The message must not reveal the run of another owner's attempt.
-            Err(error) if error.code() == not_found().code() => Err(not_found()),
+            Err(Error::NotFound { .. }) => Err(not_found()),
             Err(error) => Err(error),
         }
     }
@@ -296,7 +296,7 @@ impl Kernel {
     /// event.
     pub async fn run_cancel(&self, caller: &Caller, run: RunId) -> Result<CancelOutcome, Error> {
         let session = self.run_for_change(&caller.as_owner(), run).await?;
-        // Boxed to keep the futures of callers that are no agents small.
+        // Boxed to keep the futures of other callers than agents small.
         Box::pin(self.authorize(caller, authority::CANCEL, &run.to_string())).await?;
         self.shared.call(session, |reply| Command::Cancel(run, reply)).await
     }

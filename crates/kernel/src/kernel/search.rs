@@ -159,7 +159,8 @@ impl Kernel {
         Ok(SearchResult { hits, next, damaged })
     }
 
-    /// The owners whose sessions are searched, each with the query: of other owners only what they share with the org.
+    /// The owners whose sessions are searched, each with its query. Of other owners only sessions that are shared with
+    /// the org are searched.
     async fn search_sources(
         &self,
         caller: &Caller,
@@ -219,7 +220,7 @@ impl Kernel {
             }
             found.rows.items.extend(more.rows.items);
             found.rows.damaged.extend(more.rows.damaged);
-            // Beyond the first place where a search stopped, hits may be missing.
+            // Past the point where one search stopped, hits may be missing.
             found.searched_to = found.searched_to.max(more.searched_to);
         }
         if sources.len() > 1 {

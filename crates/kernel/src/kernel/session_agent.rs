@@ -1,8 +1,8 @@
 //! The agent of a session: what its next run would use, its tools, and changing all of it at once.
 //!
-//! A run keeps what it was accepted with. So a change of definition, model, instructions, options or tools holds for the
-//! runs that are accepted afterwards, and is possible at any time. Only [`Kernel::session_agent_set`] needs an idle session,
-//! since it may also replace the path.
+//! A run keeps the agent that it was accepted with. So a change of definition, model, instructions, options or tools
+//! holds for the runs that are accepted afterwards, and is possible at any time. Only [`Kernel::session_agent_set`]
+//! needs an idle session, since it may also replace the path.
 
 use std::collections::BTreeMap;
 
@@ -281,7 +281,7 @@ impl Shared {
     }
 }
 
-/// The same refusal, which names the key that it is about.
+/// Adds the name of the key to a refusal.
 fn naming(key: &str, error: Error) -> Error {
     match error {
         Error::Invalid(reason) => Error::Invalid(format!("`{key}`: {reason}")),

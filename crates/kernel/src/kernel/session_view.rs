@@ -1,4 +1,4 @@
-//! The present of a session: its activity, its current step and its usage; and the sessions in memory.
+//! The present state of a session: its activity, its current step and its usage; and the sessions in memory.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::store::{RunPage, SessionRef, StoreError};
 
 impl Kernel {
-    /// Gets a session with its activity, the step of its active run, and what all its runs have used.
+    /// Gets a session with its activity, the step of its active run, and the usage of all its runs.
     pub async fn session_view(&self, caller: &Caller, by: &SessionRef) -> Result<SessionDetails, Error> {
         let session = self.session_get(caller, by).await?;
         let (live, latest_no) = self.unfinished_runs(&session).await?;

@@ -74,7 +74,7 @@ impl Shared {
         })
     }
 
-    /// Wakes all readers, to look at more than their feeds.
+    /// Wakes all readers, to check more than their feeds.
     pub(super) fn wake_readers(&self) {
         self.slots.lock().values().for_each(|slot| slot.feed.wake_readers());
     }
@@ -233,7 +233,7 @@ impl Shared {
         mode: SubscriptionMode,
     ) -> Result<Subscription, Error> {
         if self.options.homes.is_some() {
-            // A reader gets what its session's actor publishes, so both are at the same process.
+            // A reader follows the events of the session's actor, so the actor must be in this process.
             Box::pin(self.check_home(session)).await?;
         }
         let subscription = self.add_subscription(session, mode)?;

@@ -10,11 +10,12 @@ use crate::store::ArtifactPage;
 
 /// Artifacts that are read at once.
 const PAGE: usize = 100;
-/// Bytes of the text that are returned. Adapters keep fewer; an agent may have written an artifact that looks like theirs.
+/// Bytes of the text that are returned. Adapters keep fewer; but an agent may have written a larger artifact with the
+/// same name.
 const MAX_BYTES: u64 = 128 << 10;
 
 impl Kernel {
-    /// Reads what the process of an attempt's agent wrote to its standard error, as far as it is kept.
+    /// Reads the kept standard error of the agent process of an attempt.
     pub async fn attempt_stderr(&self, caller: &Caller, attempt: AttemptId) -> Result<AttemptStderr, Error> {
         let attempt = self.attempt_get(caller, attempt).await?;
         let mut answer =

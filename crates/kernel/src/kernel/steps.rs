@@ -1,4 +1,5 @@
-//! The results of steps: what a model was given, what came of it, and the checksum of that.
+//! The results of steps: the input of the model, its answer, the results of the tools that it called, and their
+//! checksum.
 
 use mainspring_api::{AnsweredCall, StepResult};
 use mainspring_core::{Block, Message, Point, RunId, SessionId, Step, StepInput};
@@ -12,8 +13,8 @@ use crate::error::Error;
 const MAX_CHILDREN: usize = 100;
 
 impl Kernel {
-    /// Gets the model call with this number, with what it was given and what came of it. Of several tries, the one that
-    /// succeeded, else the last.
+    /// Gets the model call with this number, with its input, its answer and the results of its tools. Of several tries,
+    /// the one that succeeded, else the last.
     pub async fn run_step(&self, caller: &Caller, run: RunId, no: u32) -> Result<StepResult, Error> {
         let session = self.run_readable(caller, run).await?.session;
         let store = &self.shared.store;
@@ -65,7 +66,7 @@ impl Kernel {
 }
 
 impl Shared {
-    /// Gets what steps of a session were given. The hash is also its checksum.
+    /// Gets the input of steps of a session. Its hash is also its checksum.
     pub(super) async fn step_input(
         &self,
         session: SessionId,
@@ -104,7 +105,7 @@ fn checksum(step: &Step, output: &Message, calls: &[AnsweredCall]) -> Option<Str
     Some(blake3::hash(canonical_json(&parts)?.as_bytes()).to_hex().to_string())
 }
 
-/// The JSON of what a model was given, and its hash.
+/// The JSON of a step's input, and its hash.
 pub(crate) fn hashed_input(input: &StepInput) -> Option<(String, String)> {
     let json = canonical_json(input)?;
     Some((blake3::hash(json.as_bytes()).to_hex().to_string(), json))

@@ -150,8 +150,8 @@ impl Kernel {
         self.shared.histories.last().map(|history| history.token.as_str())
     }
 
-    /// True unless `history` is given and `cursor` is not of it: then an older copy of the state directory has taken the
-    /// place of the one that the caller has read.
+    /// True unless `history` is given and does not contain `cursor`: then an older copy of the state directory has
+    /// replaced the one that the caller read.
     pub fn is_in_history(&self, cursor: Cursor, history: Option<&str>) -> bool {
         history.is_none_or(|token| history::is_known(&self.shared.histories, token, cursor))
     }
@@ -203,7 +203,7 @@ impl Shared {
         Ok(loaded.ok_or_else(|| Error::not_found("session", session))?.cursor)
     }
 
-    /// Reads the present of the session of `feed`: from its actor, or from the store while it has none.
+    /// Reads the present state of the session of `feed`: from its actor, or from the store while it has none.
     pub(super) async fn instant(&self, feed: &Arc<Feed>) -> Result<Instant, Error> {
         let session = feed.session();
         loop {

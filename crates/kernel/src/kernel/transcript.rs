@@ -32,7 +32,7 @@ pub struct Transcript {
     pub head: Option<Point>,
     /// The number of messages at the start of the path that the reader has of an earlier transcript.
     pub kept: usize,
-    /// The messages of the path after these, up to `head`.
+    /// The messages of the path after the kept ones, up to `head`.
     pub new: Vec<Arc<Message>>,
     /// The text that is being streamed.
     pub partial: Vec<OpenText>,
@@ -40,7 +40,7 @@ pub struct Transcript {
     pub position: Position,
 }
 
-/// Tells whether a transcript is still the present one: a reader of the session's feed that does not keep the session in
+/// Detects whether a transcript is still current: a reader of the session's feed that does not keep the session in
 /// memory.
 pub struct TranscriptWatch(Subscription);
 
@@ -101,7 +101,7 @@ impl Kernel {
     }
 }
 
-/// Reads the path to `head`, root first, as far as `known` does not have it. Returns the number of messages that it has.
+/// Reads the path to `head`, root first, except for the messages that `known` has. Returns the number of those.
 async fn read_path(
     store: &dyn Store,
     head: Option<Point>,
@@ -115,7 +115,7 @@ async fn read_path(
     let (mut above, mut limit) = (None, if has_some { TAIL_MESSAGES } else { PAGE_MESSAGES });
     let mut tail: Vec<Arc<Message>> = vec![];
     loop {
-        // Messages are known by their numbers: one that cannot be read must not shift the others.
+        // Messages are identified by their numbers: an unreadable message must not shift the others.
         let page = store.path(head, above, limit).await?.intact()?;
         let depth = |point: Option<Point>| point.map(|point| point.pos);
         let shared = page.iter().enumerate().rev().find_map(|(at, placed)| {

@@ -34,7 +34,7 @@ struct Dimensions {
 type Group = (Option<String>, Option<String>, Option<String>, Option<SessionId>);
 
 impl Kernel {
-    /// Sums the usage of the caller's runs by the time of their acceptance. Costs the runs in that time.
+    /// Sums the usage of the caller's runs by the time of their acceptance. Reads all runs of that time.
     pub async fn usage_report(&self, caller: &Caller, query: &UsageQuery) -> Result<UsageReport, Error> {
         let dimensions = Dimensions::parse(query)?;
         let to = query.to.unwrap_or_else(|| self.shared.clock.now());
@@ -83,7 +83,7 @@ impl Kernel {
         Ok(report)
     }
 
-    /// The usage of a run. While an agent works that reports its usage at its end, the cost is unknown.
+    /// The usage of a run. Unknown cost while the run works, if its agent reports usage only at its end.
     pub(super) fn usage_of(&self, run: &Run) -> Usage {
         let status = run.state.status();
         let adapter = self.shared.adapters.get(&run.adapter);

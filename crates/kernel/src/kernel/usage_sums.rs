@@ -62,7 +62,7 @@ impl Kernel {
             sums.put(session.id, sum);
             return Ok(total);
         }
-        // A damaged run, or runs whose times are not in the order of their numbers: they are equal, or the clock was set
+        // A run is damaged, or the times of the runs do not follow their numbers: they are equal, or the clock was set
         // back.
         Ok(self.shared.store.session_usage(session.id).await?.1)
     }

@@ -136,7 +136,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Lists the webhooks of all owners, for the part that delivers.
+    /// Lists the webhooks of all owners, for the component that delivers events.
     pub async fn webhooks_all(&self) -> Result<Vec<Webhook>, Error> {
         Ok(self.shared.store.webhooks(None).await?)
     }
@@ -146,7 +146,7 @@ impl Kernel {
         self.shared.webhooks_changed.subscribe()
     }
 
-    /// True if the key that made the webhook, if one did, is still valid.
+    /// True if the key that created the webhook is still valid, or if no key created it.
     pub async fn webhook_is_valid(&self, webhook: &Webhook) -> Result<bool, Error> {
         let caller = Caller { key: webhook.key, ..Caller::new(&webhook.owner) };
         let end: Option<Time> = self.key_end(&caller).await?;
@@ -189,7 +189,7 @@ impl Kernel {
         };
         let is_dead = letter.is_some();
         self.shared.store.webhook_write(&WebhookChange::Progress(changed.clone(), letter)).await?;
-        // Only now: an event whose result is not stored is sent again.
+        // Assigned after the commit: an event whose result is not stored is sent again.
         *webhook = changed;
         if is_dead {
             self.forget_oldest_letters(webhook.id).await?;

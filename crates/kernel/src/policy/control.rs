@@ -21,7 +21,7 @@ pub fn control_action(operation: &str, resource: &str) -> Action {
     }
 }
 
-/// The verdict of the rules on a call of a control tool, and the one who decides.
+/// The verdict of the rules on a call of a control tool, and the party that decides.
 pub(crate) fn control_verdict(layers: &Layers, action: &Action) -> (Verdict, Decider) {
     match deciding_rule(&layers.own(vec![]), layers.bounds(), action) {
         Some(deciding) => (deciding.rule.verdict, Decider::Rule { rule: deciding.rule.to_string() }),

@@ -134,7 +134,7 @@ fn stored(text: &str) -> Rule {
     text.parse().unwrap_or_else(|_| Rule::everything(Verdict::Deny))
 }
 
-/// Refuses rules for a session that are too many, or of which one is no rule.
+/// Refuses too many rules for a session, and texts that are not rules.
 pub(crate) fn check_session_rules(rules: &[String]) -> Result<(), Error> {
     if rules.len() > MAX_SESSION_RULES {
         return Err(Error::Invalid(format!(

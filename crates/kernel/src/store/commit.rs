@@ -142,14 +142,14 @@ pub struct NativeOwner {
     pub native: String,
     /// The owner.
     pub owner: String,
-    /// How the owner comes to the native session.
+    /// The way in which the owner obtained the native session.
     pub claim: NativeClaim,
 }
 
-/// How an owner comes to a native session.
+/// The way in which an owner obtained a native session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NativeClaim {
-    /// An agent has opened it, and is believed.
+    /// An agent has opened it. The agent is trusted.
     Opened,
     /// A caller has named it. The commit fails with a conflict if another owner has it, through any adapter and in any
     /// spelling: adapters may start the same program, which has one set of sessions.

@@ -64,11 +64,12 @@ pub struct TreeState {
     pub value: Option<Value>,
     /// When the entry was written.
     pub at: Time,
-    /// The message at whose point it is; none for before the first message.
+    /// The message after which the entry was written; none for before the first message.
     pub message: Option<MessageId>,
     /// True if messages that follow on the same line do not see the entry.
     pub aside: bool,
-    /// When it was written, compared with the lines of the tree: a line that was opened at a lower order does not see it.
+    /// The order of the write relative to the lines of the tree: a line that was opened at a lower order does not see
+    /// the entry.
     pub order: i64,
 }
 
@@ -85,7 +86,7 @@ pub struct OwnerState {
     pub expect: Expect,
     /// When the change is made.
     pub at: Time,
-    /// The one who makes it.
+    /// The party that makes the change.
     pub by: StateWriter,
 }
 

@@ -93,7 +93,7 @@ pub struct Pin {
     pub owner: String,
     /// The session.
     pub session: SessionId,
-    /// When the reader pinned it; none to remove the pin. A pin that is there keeps its time.
+    /// When the reader pinned it; none to remove the pin. An existing pin keeps its time.
     pub at: Option<Time>,
 }
 

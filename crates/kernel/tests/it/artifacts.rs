@@ -519,7 +519,7 @@ async fn a_memory_candidate_comes_from_a_run_and_is_decided_once() {
         assert!(refused.to_string().contains("uncertainty"), "{name}: {refused}");
         let made = execution.handle.artifact(candidate(about), &mut &b"Ada likes tea"[..]).await.unwrap();
         assert_eq!(made.run, Some(run.id), "{name}");
-        // Wakes the one who has candidates decided.
+        // Wakes the component that has candidates decided.
         with_timeout(world.kernel.memory_proposed()).await;
         assert_eq!(
             world.kernel.memory_candidates(None, 9).await.unwrap(),

@@ -1,4 +1,4 @@
-//! Feedback: every reader gives his own, and it changes neither the session nor its activity.
+//! Feedback: every reader gives their own, and it changes neither the session nor its activity.
 
 use mainspring_core::{AccessRole, MessageId, NewFeedback, Sentiment, Visibility};
 use mainspring_kernel::kernel::{Caller, RunRequest, SessionPatch};

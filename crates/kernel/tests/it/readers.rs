@@ -1,4 +1,4 @@
-//! Readers of a shared session pin it, fork it, list it and find it, each for himself.
+//! Readers of a shared session pin it, fork it, list it and find it, each for themselves.
 
 use mainspring_core::{AccessRole, Block, Run, RunId, RunStatus, Session, Visibility};
 use mainspring_kernel::Error;

@@ -158,7 +158,7 @@ fn copy_audit(
     for (name, content) in mainspring_kernel::audit::copies(&folder).map_err(BackupError::io(&folder))? {
         let path = format!("audit/{name}");
         let target = draft.join(&path);
-        // A file that was removed meanwhile is not needed: a record of a later file says so.
+        // A file that was removed meanwhile is not needed: a later file records its removal.
         let Some(mut content) = content.open().map_err(BackupError::io(&folder))? else { continue };
         let entry = file_write(&target, &mut content).map_err(BackupError::io(&target))?;
         files.insert(path, entry);

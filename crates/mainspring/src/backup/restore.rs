@@ -51,7 +51,7 @@ pub fn restore(config: &Config, from: &Path, now: Time) -> Result<Restored, Back
                 fs::rename(&artifacts, config.artifacts_dir())?;
             }
             let audit = draft.join("audit");
-            // A log that is there already goes on.
+            // An existing audit log is continued.
             if exists(&audit) && remove_empty(&config.audit_dir()).is_ok() {
                 fs::rename(&audit, config.audit_dir())?;
             }

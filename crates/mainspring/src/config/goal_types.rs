@@ -1,4 +1,4 @@
-//! The table `goal_types` of the file. It has no variables and no flags.
+//! The table `goal_types` of the configuration file. It cannot be set by variables or flags.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -19,14 +19,14 @@ pub struct OwnerConfig {
 pub struct OwnerSetting {
     /// The key.
     pub key: &'static str,
-    /// The description of a key that is no quota.
+    /// The description; none for a quota, which has the description of the quota of all owners.
     doc: Option<&'static str>,
     pub(super) read: fn(&mut OwnerConfig, &Input<'_>) -> Result<(), String>,
     pub(super) show: fn(&OwnerConfig) -> Option<Value>,
 }
 
 impl OwnerSetting {
-    /// Returns the description of the setting; that of a quota is the one of the quota of all owners.
+    /// Returns the description of the setting.
     pub fn description(&self) -> &'static str {
         let of_all = || SETTINGS.iter().find(|setting| setting.key.strip_prefix("quotas.") == Some(self.key));
         self.doc.unwrap_or_else(|| of_all().map_or("", |setting| setting.description()))
@@ -57,7 +57,7 @@ macro_rules! owner_settings {
             },)*
         ];
 
-        // A quota without a line does not compile.
+        // The code does not compile if a quota has no line here.
         const _: fn(Quotas) = |Quotas { $($quota: _),* }| {};
     };
 }

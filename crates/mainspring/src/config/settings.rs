@@ -59,7 +59,8 @@ macro_rules! settings {
             pub models: ModelsConfig,
             /// The goal types of every owner, besides those that are built in.
             pub goal_types: Vec<GoalType>,
-            /// The file that the settings came from, if its changes count without a question: no confined agent writes it.
+            /// The file that the settings came from, unless its changes need to be trusted first. No confined agent may
+            /// write it.
             pub config_file: Option<PathBuf>,
         }
 

@@ -108,3 +108,23 @@ async fn a_command_that_does_not_work_decides_nothing() {
     assert_eq!(kernel.memory_candidates(None, 9).await.unwrap().len(), 1);
     node.close().await;
 }
+
+#[tokio::test]
+async fn a_command_that_writes_much_before_it_reads_decides() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = Config::with_state_dir(folder.path().join("state")).adapter("proposes".into());
+    let node = Node::builder(config).adapter(Proposes).open().await.unwrap();
+    let (kernel, me) = (node.kernel(), Caller::new("ada"));
+    let fact = "a fact ".repeat(8_000);
+    let run = kernel.run_create(&me, RunRequest::text("a", &fact)).await.unwrap().run;
+    kernel.run_wait(&me, run.id, Duration::from_secs(60)).await.unwrap();
+    let candidate = kernel.memory_candidates(None, 9).await.unwrap().remove(0);
+    let script =
+        "head -c 300000 /dev/zero | tr '\\0' x; read -r line; case $line in *fact*) exit 0 ;; esac; exit 7";
+    let command = ["sh", "-c", script].map(str::to_owned);
+    decide_all(kernel, &command).await.unwrap();
+    let metadata = kernel.artifact_get(&me, candidate.id).await.unwrap().metadata;
+    assert_eq!(metadata["decision"], "accepted");
+    assert_eq!(metadata["reason"].as_str().unwrap().len(), usize::try_from(REASON_BYTES).unwrap());
+    node.close().await;
+}

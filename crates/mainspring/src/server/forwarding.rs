@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::{ServeError, allowed_hosts, bind_socket, fit_open_files, tls_files};
 use crate::config::Config;
 
-/// Returns how a server of a cluster forwards.
+/// Returns the options with which a server of a cluster forwards.
 pub(super) fn options(config: &Config, is_tls: bool) -> Result<ForwardOptions, ServeError> {
     Ok(ForwardOptions {
         hosts: allowed_hosts(config),
@@ -59,7 +59,7 @@ impl Forwarding {
         let options = options(config, is_tls)?;
         let router = Forward::new(active, options).map_err(ServeError::Cluster)?.router();
         let connections = Connections::from(fit_open_files(config.http));
-        // Kept for the time after: clients that connect while this process becomes the active server wait in its queue.
+        // The listener stays open: clients that connect while this process becomes the active server wait in its queue.
         let tcp = tcp.into_std().map_err(failed)?;
         let accepting = TcpListener::from_std(tcp.try_clone().map_err(failed)?).map_err(failed)?;
         let socket = Socket::in_state_dir(&config.state_dir);
@@ -110,7 +110,7 @@ impl Forwarding {
     pub async fn stop(self) -> io::Result<TcpListener> {
         for listener in self.listeners {
             listener.abort();
-            // It was cancelled, or has ended before.
+            // The task was cancelled, or has already ended.
             let _ = listener.await;
         }
         TcpListener::from_std(self.tcp)

@@ -35,7 +35,7 @@ impl Opener {
                 None => self.open().await,
             };
             let url = address.map(|address| url(address, self.is_tls)).map_err(|error| error.to_string());
-            // The caller may have gone away.
+            // The caller may have disconnected.
             let _ = reply.send(url);
         }
     }

@@ -60,7 +60,7 @@ impl Tables {
         first.map(|event| event.cursor.0.cast_signed() - 1)
     }
 
-    /// Writes a row of state. `order` is given for an imported one.
+    /// Writes a row of state. `order` is given for a row of an imported session.
     pub(super) fn state_apply(&mut self, session: SessionId, row: &StateRow, order: Option<i64>) {
         let StateRow { place, key, version, value, at: updated_at } = row.clone();
         match place {

@@ -102,7 +102,7 @@ impl Tables {
         self.sessions.get(&id).filter(|session| session.status != Deleted)
     }
 
-    /// Counts what an owner stores.
+    /// Sums the stored data of an owner.
     pub(super) fn owner_usage(&self, owner: &str) -> OwnerUsage {
         let is_own =
             |session: &SessionId| self.sessions.get(session).is_some_and(|session| session.owner == owner);

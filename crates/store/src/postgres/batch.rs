@@ -10,7 +10,7 @@ use super::values::{Cell, columns};
 pub(super) fn statements(commits: Vec<Vec<Op>>) -> Vec<Statement> {
     let mut queues: Vec<VecDeque<Op>> = commits.into_iter().map(VecDeque::from).collect();
     let mut statements = vec![];
-    // Commits of the same kind have the same tables in the same order, so that one statement serves all of them.
+    // Commits of the same kind write the same tables in the same order, so that one statement serves all of them.
     while let Some(table) = next_table(&queues) {
         let mut rows = vec![];
         for queue in &mut queues {
@@ -26,12 +26,12 @@ pub(super) fn statements(commits: Vec<Vec<Op>>) -> Vec<Statement> {
     statements
 }
 
-/// The table of the next statement: that of the commit which has the most left to write.
+/// The table of the next statement: that of the commit with the most operations left.
 fn next_table(queues: &[VecDeque<Op>]) -> Option<Table> {
     queues.iter().max_by_key(|queue| queue.len())?.front().map(|op| op.table)
 }
 
-/// Keeps the last of several rows with the same key, since a statement may write a row once.
+/// Keeps the last of several rows with the same key, since a statement may write a row only once.
 fn last_rows(table: Table, rows: Vec<Vec<Cell>>) -> Vec<Vec<Cell>> {
     let key_cells = table.key_cells();
     if key_cells == 0 || rows.len() < 2 {

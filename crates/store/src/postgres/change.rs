@@ -109,7 +109,7 @@ pub(super) async fn state_put(change: &Reader, put: &OwnerState) -> Result<State
     Ok(StateOutcome::of(slot, &put.key, put.value.clone(), version, put.at))
 }
 
-/// Writes a key of an owner's state. `added` is what the number of keys changes by.
+/// Writes a key of an owner's state. `added` is the change of the number of keys.
 async fn owner_state_write(
     change: &Reader,
     put: &OwnerState,
@@ -157,7 +157,7 @@ pub(super) async fn key_write(
     let org = key.org.as_deref();
     let params: [&dyn Param; 6] = [&id, &key.owner.as_str(), &org, &hash, &key.created_at.0, &to_json(key)?];
     change.write(sql, &params).await?;
-    // Other servers at work notice that, and forget the keys that they know.
+    // Other servers at work notice the change, and drop the keys that they have cached.
     let sql = "INSERT INTO meta VALUES ('keys', 1) ON CONFLICT (name) DO UPDATE SET value = meta.value + 1";
     change.write(sql, &[]).await.map(drop)
 }
@@ -180,7 +180,7 @@ pub(super) async fn owner_claim(
     Ok(known.is_some_and(|known| known.as_deref() == org))
 }
 
-/// True if an artifact uses the hash. If so, the hash is no longer loose.
+/// True if an artifact uses the hash. If so, removes the hash from the list of unused ones.
 pub(super) async fn blob_is_used(change: &Reader, hash: &str) -> Result<bool, StoreError> {
     let sql = "WITH used AS (SELECT 1 FROM artifacts WHERE content_hash = $1
                    UNION ALL SELECT 1 FROM inherited_artifacts WHERE content_hash = $1 LIMIT 1),
@@ -220,7 +220,7 @@ pub(super) async fn agent_delete(
     Ok(!change.write(sql, &[&owner, &id, &i64::from(version)]).await?.is_empty())
 }
 
-/// Returns false if the owner had a type of this name, which is replaced.
+/// Writes a goal type of an owner. Returns false if it replaces one of the same name.
 pub(super) async fn goal_type_write(change: &Reader, row: &GoalTypeRow) -> Result<bool, StoreError> {
     let sql = "INSERT INTO goal_types (owner_id, name, created_at, updated_at, body) VALUES ($1, $2, $3, $4, $5)
                ON CONFLICT (owner_id, name) DO UPDATE SET updated_at = excluded.updated_at, body = excluded.body
@@ -288,8 +288,8 @@ async fn last_cursor_save(change: &Reader) -> Result<(), StoreError> {
     change.write(sql, &[]).await.map(drop)
 }
 
-/// Removes some pruned events. The first event stays: it marks the creation of the session, which decides what a fork sees
-/// of its source's state.
+/// Removes some pruned events. The first event stays: it marks the creation of the session, which decides which state
+/// of its source a fork sees.
 pub(super) async fn events_prune(change: &Reader, session: SessionId) -> Result<bool, StoreError> {
     let key = session.as_bytes().as_slice();
     last_cursor_save(change).await?;
@@ -344,7 +344,7 @@ pub(super) async fn session_purge(change: &Reader, session: SessionId) -> Result
                ON CONFLICT DO NOTHING";
     change.write(sql, &[&key]).await?;
     change.write(&sql.replace("FROM artifacts", "FROM inherited_artifacts"), &[&key]).await?;
-    // Attempts, steps and state of the runs go with them.
+    // The attempts, steps and state of the runs are removed with the runs.
     let sql = "WITH gone AS (DELETE FROM runs WHERE run_id IN (SELECT run_id FROM runs WHERE session_id = $1 LIMIT $2)
                  RETURNING run_id),
                history AS (DELETE FROM state_history USING gone WHERE place = 'run_' || encode(run_id, 'hex'))
@@ -361,10 +361,10 @@ pub(super) async fn session_purge(change: &Reader, session: SessionId) -> Result
     Ok(false)
 }
 
-/// Removes the lines that no session reads, leaves first, and the messages that no fork reads of the others.
+/// Removes the lines that no session reads, leaves first, and the messages of other lines that no fork reads.
 async fn lines_purge(change: &Reader, session: SessionId) -> Result<(), StoreError> {
     let key = session.as_bytes().as_slice();
-    // The source of a fork may be gone except for the lines that the fork reads.
+    // The source of a fork may be purged, except for the lines that the fork reads.
     let adopt = |line: &str| {
         format!(
             "UPDATE lines SET session_id = $1 WHERE line = ({line})

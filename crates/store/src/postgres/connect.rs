@@ -77,8 +77,8 @@ impl Connector {
         }
     }
 
-    /// Opens a connection that listens to a channel, and returns the payloads of its notices. They end with the connection.
-    /// Notices that are not read in time are dropped.
+    /// Opens a connection that listens to a channel, and returns the payloads of its notices. The payloads end with the
+    /// connection. Notices that are not read in time are dropped.
     pub(super) async fn listen(&self, channel: &str) -> Result<(Client, mpsc::Receiver<String>), Error> {
         let (config, tls, runtime) = (self.config.clone(), self.tls.clone(), self.runtime.clone());
         let opened = self.runtime.spawn(async move {

@@ -165,7 +165,7 @@ impl End for PostgresEnd {
                 "SELECT setval(pg_get_serial_sequence('{table}', '{column}'), max({column})) FROM {table}"
             ))?;
         }
-        // A server that starts gives cursors after this one.
+        // A server that starts assigns cursors after this one.
         self.batch(&format!(
             "INSERT INTO meta VALUES ('last_cursor', {last})
                ON CONFLICT (name) DO UPDATE SET value = greatest(meta.value, excluded.value); COMMIT"
@@ -216,7 +216,7 @@ fn select(table: &CopyTable) -> (String, ReadRow) {
             },
         ),
         "bindings" => (body("binding_id"), |_, row| {
-            // A process has another instance.
+            // The instance names a process of the source, so it is not copied.
             let binding: Binding = get_json(row, 0)?;
             Ok(Record::Binding(Box::new(Binding { instance: None, ..binding })))
         }),
@@ -227,7 +227,7 @@ fn select(table: &CopyTable) -> (String, ReadRow) {
         "artifacts" => {
             (body("artifact_id"), |_, row| Ok(Record::Artifact(Box::new(get_json(row, 0)?))))
         }
-        // Delegations of sessions that are being deleted end with them.
+        // Delegations of sessions that are being deleted are not copied.
         "delegations" => (
             "SELECT body FROM delegations
              WHERE parent_session_id IN (SELECT session_id FROM sessions WHERE status <> 'deleted')

@@ -9,7 +9,7 @@ use super::error::describe;
 use super::migrate::SCHEMA_VERSION;
 use super::{PostgresError, Threads, meters};
 
-/// Measurements of which the middle one counts.
+/// The number of measurements. The median counts.
 const MEASUREMENTS: usize = 5;
 
 /// The state of a database and of its server.
@@ -27,7 +27,7 @@ pub struct PostgresCheck {
     pub round_trip: Duration,
     /// The duration of a transaction that the database makes durable.
     pub commit: Duration,
-    /// The settings that decide what an acknowledgement is worth, by name.
+    /// The settings that decide whether acknowledged changes are durable, by name.
     pub settings: Vec<(String, String)>,
     /// True for a copy that cannot be written.
     pub is_read_only: bool,
@@ -67,7 +67,7 @@ pub struct ServerRow {
     pub address: String,
     /// The version.
     pub version: String,
-    /// Milliseconds since it was there.
+    /// Milliseconds since the server last reported that it is alive.
     pub seen_ms: i64,
     /// True if it has the lease.
     pub is_active: bool,
@@ -87,7 +87,7 @@ impl PostgresCheck {
 async fn read(client: &Client) -> Result<PostgresCheck, Error> {
     let round_trip = median(client, "SELECT 1").await?;
     let is_read_only: bool = one(client, "SELECT pg_is_in_recovery()").await?;
-    // A message that nobody reads makes a transaction durable, and changes no table.
+    // A logical message makes a transaction durable and changes no table.
     let write = "BEGIN; SELECT pg_logical_emit_message(true, 'mainspring', 'doctor'); COMMIT";
     let commit = if is_read_only { Duration::ZERO } else { median(client, write).await? };
     let settings = "SELECT name, setting FROM pg_settings

@@ -16,15 +16,15 @@ pub(super) fn read_error(error: &Error) -> StoreError {
     }
 }
 
-/// True if the server has refused a statement, and goes on with the connection. It may end one in the middle of a COMMIT,
-/// and says so with an error of the classes 57 and 08.
+/// True if the server has refused a statement and keeps the connection. A server that ends a connection, possibly in
+/// the middle of a COMMIT, reports an error of the classes 57 or 08.
 pub(super) fn is_refusal(error: &Error) -> bool {
     error
         .code()
         .is_some_and(|code| !["08", "57", "58", "XX"].contains(&code.code().get(..2).unwrap_or_default()))
 }
 
-/// Converts an error of a write that the server has answered, so that nothing was changed; else the outcome is unknown.
+/// Converts the error of a write. If the server has answered, nothing was changed; otherwise the outcome is unknown.
 pub(super) fn write_error(error: &Error) -> StoreError {
     let Some(problem) = error.as_db_error() else { return StoreError::Unavailable(describe(error)) };
     let code = problem.code();

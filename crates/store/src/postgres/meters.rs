@@ -1,4 +1,4 @@
-//! Meters of the store: its connections, the transactions of its writers, and what the database says.
+//! Meters of the store: its connections, the transactions of its writers, and the state that the database reports.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ const ANSWER_TIMEOUT_MS: u64 = 1_000;
 
 /// The oldest open transaction that has written, in any database, and the number of takeovers.
 ///
-/// A user that may not see the sessions of others gets no times of theirs. Prepared transactions have no session.
+/// For a user that may not see the sessions of others, their times are missing. Prepared transactions have no session.
 const STATE: &str = "SELECT
     coalesce((extract(epoch FROM clock_timestamp() - least(
       (SELECT min(xact_start) FROM pg_stat_activity WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid()),
@@ -43,7 +43,7 @@ impl BatchMeters {
     }
 }
 
-/// The time at which something begins that is only measured.
+/// The start of a measurement. Nothing but the measurement depends on this time.
 #[expect(clippy::disallowed_methods, reason = "the database's time passes in tests with a manual clock too")]
 pub(super) fn start() -> Instant {
     Instant::now()

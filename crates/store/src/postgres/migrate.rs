@@ -24,7 +24,7 @@ const LOCK: i64 = 0x6d61_696e_7370_7269;
 /// Brings the tables up to date. Refuses a database of a newer version, and changes nothing then.
 pub(super) async fn migrate(client: &Client) -> Result<(), PostgresError> {
     let fail = |error: tokio_postgres::Error| PostgresError::Database(describe(&error));
-    // One transaction: a process that waits for the lock sees all that the other has done.
+    // One transaction: a process that waits for the lock sees all changes of the other.
     client
         .batch_execute(&format!(
             "BEGIN; SELECT pg_advisory_xact_lock({LOCK}); \
@@ -49,7 +49,8 @@ async fn apply(client: &Client) -> Result<(), PostgresError> {
     if let Some(found) = applied.iter().max().copied().filter(|found| *found > SCHEMA_VERSION) {
         return Err(PostgresError::Newer { found, known: SCHEMA_VERSION });
     }
-    // By number and not by the last one: a version may lack a migration that an earlier number was reserved for.
+    // Each number is compared, not only the highest: a database may lack a migration with a lower number that was
+    // reserved and written later.
     for (number, migration) in MIGRATIONS.iter().filter(|(number, _)| !applied.contains(number)) {
         let record = format!("INSERT INTO mainspring_schema VALUES ({number})");
         client.batch_execute(migration).await.map_err(fail)?;

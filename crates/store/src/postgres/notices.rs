@@ -1,12 +1,12 @@
-//! Notices between servers at work: a server that has written tells the others, whose readers of all sessions need not wait
-//! for their next look then.
+//! Notices between servers at work: a server that has written notifies the others, so that their readers of all
+//! sessions need not wait for the next poll.
 //!
 //! ```text
 //! commits ──▶ announcer ──NOTIFY, at most one in 10 ms──▶ listeners of the other servers ──▶ their kernels look
 //! ```
 //!
-//! A notice says nothing but who has written, and may be lost: a connection that breaks misses some, and a transaction pooler
-//! passes none on. So the other servers also look every second.
+//! A notice only names the server that has written, and may be lost: a broken connection misses some, and a transaction
+//! pooler forwards none. So the other servers also poll every second.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -27,7 +27,7 @@ const INTERVAL_MS: u64 = 10;
 /// Time before a broken connection is replaced.
 const RECONNECT_MS: u64 = 1_000;
 
-/// Tells the other servers about commits, until this one may not write any more.
+/// Notifies the other servers of commits, until this server may not write any more.
 pub(super) async fn announce(connector: Connector, shared: Arc<Shared>, node: NodeId) {
     let (mut client, name) = (None, node.to_string());
     while !shared.lost.load(Ordering::Acquire) {
@@ -50,7 +50,7 @@ pub(super) async fn announce(connector: Connector, shared: Arc<Shared>, node: No
     }
 }
 
-/// Counts the notices of other servers in `heard`, until this one may not write any more.
+/// Counts the notices of other servers in `heard`, until this server may not write any more.
 pub(super) async fn listen(
     connector: Connector,
     shared: Arc<Shared>,
@@ -61,7 +61,7 @@ pub(super) async fn listen(
     while !shared.lost.load(Ordering::Acquire) {
         match connector.listen(CHANNEL).await {
             Ok((_client, mut notices)) => {
-                // Some may have been missed.
+                // Some notices may have been missed.
                 heard.send_modify(|count| *count += 1);
                 while let Some(by) = notices.recv().await {
                     if by != own {

@@ -74,7 +74,7 @@ impl Reader {
             None => (alone, typed(&[&boot])),
         };
         let begin = shared.begin();
-        // The first poll sends both statements.
+        // The first poll of both futures sends both statements.
         let (begun, held) = tokio::join!(client.batch_execute(&begin), client.query_typed(sql, &params));
         begun.map_err(|error| read_error(&error))?;
         if held.map_err(|error| read_error(&error))?.is_empty() {
@@ -90,7 +90,7 @@ impl Reader {
         client.batch_execute(sql).await.map_err(|error| read_error(&error))
     }
 
-    /// Returns the connection to the pool. Without it, the connection is closed.
+    /// Returns the connection to the pool. A reader that is dropped without this call closes it.
     pub(super) fn done(self) {
         self.pooled.done();
     }
@@ -140,7 +140,7 @@ pub(super) const RUN: &str = "r.body, r.session_id, r.owner_id, r.run_no, r.clie
 /// The number of columns of [`RUN`].
 pub(super) const RUN_COLUMNS: usize = 12;
 
-/// Reads a run from the columns [`RUN`], which begin at `at`. Those of its request are as they were written first.
+/// Reads a run from the columns [`RUN`], which begin at `at`. Fields that never change are read from columns of their own.
 pub(super) fn run(row: &Row, at: usize) -> Result<Run, StoreError> {
     let mut run: Run = get_json(row, at)?;
     let fixed: Fixed = get_json(row, at + 7)?;
@@ -172,7 +172,8 @@ pub(super) fn attempt(row: &Row) -> Result<Attempt, StoreError> {
 
 pub(super) const MESSAGE: &str = "m.body, m.status, m.line, m.pos";
 
-/// Reads a message from the columns [`MESSAGE`]. Its status changes when it gets its place.
+/// Reads a message from the columns [`MESSAGE`]. The status has a column of its own, since it may change after the body
+/// is written.
 pub(super) fn message(row: &Row) -> Result<PlacedMessage, StoreError> {
     let message: Message = get_json(row, 0)?;
     let status: &str = get(row, 1)?;

@@ -81,7 +81,7 @@ pub(super) fn row_ops(
 ) -> Result<(), StoreError> {
     let own = id(session.as_bytes());
     let (table, cells) = match row {
-        // Checked before anything is written.
+        // New ids are checked before anything is written.
         Row::NewId(_) => return Ok(()),
         Row::Session(session) => (Table::Sessions, session_cells(session)?),
         Row::Run(run) => (Table::Runs, run_cells(run, before)?),
@@ -336,7 +336,7 @@ fn run_cells(run: &Run, before: u64) -> Result<Vec<Cell>, StoreError> {
     ])
 }
 
-/// Streamed text, for the table of chunks under one of its rules.
+/// Streamed text as a row of the table of chunks, written by the rule of `table`.
 pub(super) fn chunk_op(session: SessionId, chunk: &Chunk, table: Table) -> Op {
     let cells = vec![
         id(session.as_bytes()),
@@ -460,7 +460,7 @@ fn table_rank(row: &Row) -> (u8, u8) {
         Row::Pin(_) => 16,
         Row::InheritedArtifact(_) => 17,
         Row::LineOrder(..) => 18,
-        // Ordered by their rank alone.
+        // These are ordered by their rank alone.
         Row::NewId(_) | Row::Request(_) | Row::Session(_) | Row::Line(_) | Row::Message(..) => 0,
         Row::MessagePlace(..) | Row::Run(_) | Row::Attempt(_) | Row::Binding(_) | Row::StepsSeal(_) => 0,
     };

@@ -1,4 +1,4 @@
-//! The start of a server on a database, and the lock by which there is one at a time.
+//! The start of a server on a database, and the lock that admits one server at a time.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -53,7 +53,7 @@ pub(super) async fn lock(client: &Client) -> Result<(), PostgresError> {
     let mut is_locked = false;
     for _ in 0..LOCK_ATTEMPTS {
         is_locked = is_locked || try_lock(client).await.map_err(fail)?;
-        // A server of a cluster has a lease instead, and takes none while this lock is held.
+        // A server of a cluster has a lease instead of this lock, and takes no lease while the lock is held.
         if is_locked
             && !client.query_typed(lease::FREE, &typed(&[&None::<&str>])).await.map_err(fail)?.is_empty()
         {
@@ -109,7 +109,7 @@ pub(super) async fn try_lock_for_transaction(client: &Client) -> Result<bool, to
 /// Begins a history: voids the rights of all servers before. Returns the number of the boot.
 pub(super) async fn begin_history(client: &Client, shared: &Shared) -> Result<i64, tokio_postgres::Error> {
     let number = async |sql: &str| client.query_typed_one(sql, &[]).await?.try_get::<_, i64>(0);
-    // Before the leases: a change locks this row first, too.
+    // Updated before the leases, because a change locks this row first, too.
     let boot = number(
         "INSERT INTO meta VALUES ('boot', 1) ON CONFLICT (name) DO UPDATE SET value = meta.value + 1 RETURNING value",
     )
@@ -121,7 +121,7 @@ pub(super) async fn begin_history(client: &Client, shared: &Shared) -> Result<i6
     .await?;
     let xid = number("SELECT pg_current_xact_id()::text::bigint").await?;
     let base = number("SELECT coalesce((SELECT value FROM meta WHERE name = 'cursor_base'), 0)").await?;
-    // A dump that was restored into another server, whose transaction ids are lower.
+    // A dump may have been restored into another server, whose transaction ids are lower.
     let base = base.max((last >> EVENT_BITS) + 1 - xid);
     client
         .batch_execute(&format!(
@@ -167,7 +167,8 @@ impl Guard {
         }
     }
 
-    /// Takes the lock on a new connection. Without a result, it is tried again, unless another server has started.
+    /// Takes the lock on a new connection. The caller retries if this returns `None`, unless another server has
+    /// started.
     async fn take_again(&self) -> Option<(Client, JoinHandle<()>)> {
         let (client, driver) = self.connector.open().await.ok()?;
         let is_locked = try_lock(&client).await.ok()?;

@@ -1,4 +1,4 @@
-//! A server that waits for the lease of its database, and the one that has it.
+//! A server that waits for the lease of its database, and later holds it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ pub struct ServerSeen {
     pub sessions: u64,
     /// Milliseconds since it joined.
     pub up_ms: u64,
-    /// Milliseconds since it was there.
+    /// Milliseconds since the server last reported that it is alive.
     pub seen_ms: u64,
 }
 
@@ -70,7 +70,7 @@ pub struct Standby {
 }
 
 impl Standby {
-    /// Connects to the database at `url`, and makes or updates its tables. Takes nothing.
+    /// Connects to the database at `url`, and makes or updates its tables. Takes no lease.
     pub async fn join(url: &str, options: PostgresOptions, seat: Seat) -> Result<Self, PostgresError> {
         let (threads, runtime) = Threads::start()?;
         let connector = Connector::new(url, runtime)?;
@@ -86,7 +86,8 @@ impl Standby {
         Ok(Self { connector, options, seat, shared, active, homes, heard, listener, threads })
     }
 
-    /// Hears notices of other servers through the database at `url`, where the one of the store is a transaction pooler.
+    /// Receives notices of other servers through the database at `url`, for a store that is reached through a
+    /// transaction pooler.
     pub fn listening_at(mut self, url: &str) -> Result<Self, PostgresError> {
         self.listener = Connector::new(url, self.connector.runtime())?;
         Ok(self)

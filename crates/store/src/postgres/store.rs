@@ -74,7 +74,7 @@ impl Store for PostgresStore {
             )));
         }
         let cursors = self.inlets[self.inlet(commit.fence)].commit(commit).await?;
-        // An agent's process or a tool begins after a commit. A server that was paused must not begin it.
+        // An agent's process or a tool starts after a commit. A server that was paused must not start it.
         self.shared.check_held()?;
         Ok(cursors)
     }

@@ -23,7 +23,7 @@ pub(super) enum Table {
     CursorsGone,
     /// Streamed text of a commit, which replaces that at the same positions.
     Chunks,
-    /// Streamed text of the flusher, which changes nothing that is stored.
+    /// Streamed text of the flusher, which does not replace stored text.
     ChunksNew,
     ChunksGone,
     Retention,
@@ -33,7 +33,7 @@ pub(super) enum Table {
     Inbox,
     InboxGone,
     Bindings,
-    /// Fails if another owner has a native session of the same key.
+    /// Fails if another owner has a native session with the same native key.
     NativeOfOthers,
     /// Fails if the owner does not have the native session.
     NativeOwn,
@@ -83,7 +83,7 @@ impl Table {
         }
     }
 
-    /// True if a row may depend on what the row before it, of the same commit, has changed.
+    /// True if a row may depend on a change by an earlier row of the same commit.
     pub(super) const fn is_sequential(self) -> bool {
         matches!(self, Self::StateBack)
     }
@@ -319,7 +319,7 @@ const RUNS: &str = "INSERT INTO runs (run_id, session_id, owner_id, run_no, clie
     status = excluded.status, ended = excluded.ended, pen_line = excluded.pen_line, pen_pos = excluded.pen_pos,
     wait = excluded.wait, planned = excluded.planned, body = excluded.body";
 
-/// Another attempt may not have the number.
+/// The number of an attempt must not belong to another attempt.
 const ATTEMPTS: &str = "WITH written AS (
     INSERT INTO attempts (run_id, attempt_no, attempt_id, ended, body) SELECT * FROM unnest($1, $2, $3, $4, $5)
     ON CONFLICT (run_id, attempt_no) DO UPDATE SET ended = excluded.ended, body = excluded.body
@@ -363,7 +363,7 @@ const STATE_HISTORY_CUT: &str = "DELETE FROM state_history AS h USING unnest($1,
     SELECT version FROM state_history AS k WHERE k.place = u.place AND k.key = u.key
     ORDER BY version DESC LIMIT 1 OFFSET 50)";
 
-/// An event of a session that does not exist has no owner, which the table refuses.
+/// The event of a session that does not exist gets no owner, which the table refuses.
 const EVENTS: &str = "INSERT INTO events (cursor, event_id, session_id, owner_id, run_id, attempt_id, message_id, type, pos,
     created_at, payload)
   SELECT u.cursor, u.event_id, u.session_id, s.owner_id, u.run_id, u.attempt_id, u.message_id, u.type, u.pos, u.at,

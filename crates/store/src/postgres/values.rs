@@ -147,7 +147,7 @@ pub(super) fn maybe_json(value: Option<&impl Serialize>) -> Result<Cell, StoreEr
     Ok(Cell::Text(value.map(to_json).transpose()?))
 }
 
-/// The greatest number of rows of a page.
+/// Converts the maximum number of rows of a page.
 pub(super) fn sql_limit(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX)
 }

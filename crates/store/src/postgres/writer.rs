@@ -41,12 +41,13 @@ pub(super) const EVENT_BITS: u32 = 14;
 const BATCH_COMMITS: usize = 64;
 /// Attempts to write a batch whose connection broke before COMMIT was sent.
 const ATTEMPTS: usize = 3;
-/// Time between two looks at a transaction that has not ended.
+/// Time between two lookups of a transaction that has not ended.
 const LOOKUP_WAIT_MS: u64 = 20;
-/// Looks at a transaction whose outcome is unknown.
+/// Lookups of a transaction whose outcome is unknown.
 const LOOKUPS: usize = 100;
 
-/// The first number of the locks of new ids: the bytes of "msid". Locks of two numbers are apart from those of one.
+/// The first number of the locks of new ids: the bytes of "msid". Locks with two numbers never conflict with locks with
+/// one number.
 const ID_LOCKS: i32 = 0x6d73_6964;
 
 /// State that the writers share with the store.
@@ -54,7 +55,7 @@ const ID_LOCKS: i32 = 0x6d73_6964;
 pub(super) struct Shared {
     /// Added to transaction ids, so that cursors grow when a dump is restored into another server.
     pub(super) base: std::sync::atomic::AtomicU64,
-    /// The position before which the streamed text of each leased session is in messages, by epoch.
+    /// The position before which the streamed text of each leased session has become messages, by epoch.
     pub(super) dropped: Mutex<HashMap<SessionId, (u64, u64)>>,
     pub(super) fault: Mutex<Option<Fault>>,
     pub(super) is_full: std::sync::atomic::AtomicBool,
@@ -70,8 +71,8 @@ pub(super) struct Shared {
     pub(super) leads: std::sync::atomic::AtomicBool,
     /// Notified after commits of one of several servers at work.
     pub(super) written: Notify,
-    /// Milliseconds after which the database ends a transaction of this server that does nothing; 0 for never. A server that
-    /// was stopped must not keep its locks: the next one waits for them.
+    /// Milliseconds after which the database ends an idle transaction of this server; 0 for never. A paused server must
+    /// not keep its locks, for which the next server would wait.
     pub(super) idle_limit_ms: std::sync::atomic::AtomicU64,
     /// The time since the machine's start until which this server may act; 0 if nothing limits it.
     pub(super) acts_until_ms: std::sync::atomic::AtomicU64,
@@ -80,7 +81,7 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// The first cursor of the events of a transaction, less one.
+    /// The cursor before the first event of a transaction.
     pub(super) fn before(&self, xid: u64) -> u64 {
         ((xid + self.base.load(std::sync::atomic::Ordering::Acquire)) << EVENT_BITS) - 1
     }
@@ -97,7 +98,8 @@ impl Shared {
     pub(super) fn check_held(&self) -> Result<(), StoreError> {
         use std::sync::atomic::Ordering::Acquire;
         let until = self.acts_until_ms.load(Acquire);
-        // Read here and not only by the task that renews the lease: after a pause of the process, any task may run first.
+        // Checked here and not only by the task that renews the lease: after a pause of the process, any task may run
+        // first.
         let is_over = until != 0 && boot_time_ms() >= until;
         let taken =
             "another server has this database, or may take it: use that one, or stop it and restart this one";
@@ -117,7 +119,7 @@ impl Shared {
 
     /// Ends all writes of this server.
     pub(super) fn lose(&self, reason: &str) {
-        // A server that has left has lost nothing: it ends by itself.
+        // A server that has left the cluster has not lost its lease: it ends by itself.
         if !self.lost.swap(true, std::sync::atomic::Ordering::AcqRel) {
             tracing::error!(reason, "this server may not write the database any more");
             self.lost_notice.notify_waiters();
@@ -209,7 +211,7 @@ enum BatchError {
     Refused(StoreError),
     /// The connection broke before COMMIT was sent; nothing changed.
     Broken(String),
-    /// The outcome could not be found out.
+    /// The outcome could not be determined.
     Unknown(String),
 }
 
@@ -217,7 +219,7 @@ enum BatchError {
 enum LockError {
     /// The database refused, or the connection broke.
     Failed(Error),
-    /// The database has answered something that cannot be.
+    /// The database has given an invalid answer.
     Corrupt(StoreError),
 }
 
@@ -227,19 +229,19 @@ impl From<Error> for LockError {
     }
 }
 
-/// Parses a transaction id. A wrong one would make cursors that exist already.
+/// Parses a transaction id. A wrong one would produce cursors that exist already.
 fn parse_xid(text: &str) -> Result<u64, LockError> {
     let damaged =
         || LockError::Corrupt(StoreError::Corrupt(format!("PostgreSQL has no transaction id {text:?}")));
     text.parse().ok().filter(|xid| *xid > 0).ok_or_else(damaged)
 }
 
-/// The statement that makes transactions which assert the same new id wait for each other, so that the second one finds
-/// the id used. Ids share a few locks: an import asserts many, and the database has room for some thousand.
+/// The statement that serializes transactions that assert the same new id, so that the second one finds the id used.
+/// Ids share a few locks: an import asserts many, and the database has room for some thousand.
 fn claim_ids(new: &[Vec<u8>]) -> Option<String> {
     let locks: std::collections::BTreeSet<u8> = new.iter().filter_map(|id| id.last().copied()).collect();
     let each: Vec<String> = locks.iter().map(|lock| format!("({lock})")).collect();
-    // In the same order in each transaction, and after the leases: no two wait for each other.
+    // Taken in the same order in each transaction, and after the leases, so that transactions cannot deadlock.
     (!each.is_empty()).then(|| {
         format!("SELECT pg_advisory_xact_lock({ID_LOCKS}, n) FROM (VALUES {}) AS u(n)", each.join(", "))
     })
@@ -408,7 +410,7 @@ impl Writer {
 #[derive(Debug, Clone, Copy)]
 struct Transaction {
     xid: u64,
-    /// An event that it writes, if it writes any.
+    /// One of the events that the transaction writes, if any.
     trace: Option<(Cursor, EventId)>,
 }
 
@@ -567,8 +569,8 @@ impl Group<'_> {
 
     /// Finds out whether a transaction was committed whose connection broke.
     ///
-    /// A database that has crashed gives the numbers of transactions that it has lost to others. So a number that is
-    /// committed says nothing by itself: an event of the transaction must be there.
+    /// After a crash the database reuses the numbers of transactions that it has lost. So a committed number proves
+    /// nothing by itself: an event of the transaction must exist.
     async fn look_up(&self, transaction: Transaction, error: &Error) -> Result<(), BatchError> {
         let reason = describe(error);
         let Transaction { xid, trace } = transaction;
@@ -594,7 +596,7 @@ impl Group<'_> {
                 Some("committed") if is_traced => return Ok(()),
                 Some("committed") if trace.is_none() => return Err(BatchError::Unknown(reason)),
                 Some("committed" | "aborted") => return Err(BatchError::Broken(reason)),
-                // The server has not noticed yet, or is not reachable.
+                // The server has not noticed the broken connection yet, or is not reachable.
                 _ => pause(LOOKUP_WAIT_MS).await,
             }
         }
@@ -605,7 +607,7 @@ impl Group<'_> {
         self.client.batch_execute("ROLLBACK").await.map_err(|error| BatchError::Broken(describe(&error)))
     }
 
-    /// Remembers that streamed text is in messages now.
+    /// Records that streamed text has become messages.
     fn note_dropped(&self, commits: &[Arc<Commit>], results: &[Result<Vec<Cursor>, StoreError>]) {
         let mut dropped = self.shared.dropped.lock();
         for (commit, _) in commits.iter().zip(results).filter(|(_, result)| result.is_ok()) {
@@ -652,7 +654,7 @@ fn new_ids(commit: &Commit) -> Vec<[u8; 16]> {
     commit.rows.iter().filter_map(new_id).collect()
 }
 
-/// Waits before the next look at the database.
+/// Waits before the next request to the database.
 #[expect(clippy::disallowed_methods, reason = "the database's time passes in tests with a manual clock too")]
 pub(super) async fn pause(ms: u64) {
     tokio::time::sleep(Duration::from_millis(ms)).await;

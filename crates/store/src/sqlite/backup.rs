@@ -2,7 +2,7 @@
 //!
 //! A backup is made with `VACUUM INTO` over a read-only connection. It reads one snapshot in one read transaction, so
 //! that the copy is consistent and commits go on meanwhile, also those of another process. SQLite's backup API would
-//! begin anew after each commit of another process. The copy has no free pages, and every row was read: a damaged page
+//! start again after each commit of another process. The copy has no free pages, and every row was read: a damaged page
 //! fails the backup instead of being copied.
 
 use std::fs::{self, File};

@@ -26,7 +26,8 @@ use super::Durability;
 use super::wal::FrameCounts;
 use super::writer::Shared;
 
-/// The frames that wait for a pass. Pages are written repeatedly: the more frames, the fewer pages per frame to copy.
+/// The number of frames after which a pass is due. Pages are written repeatedly: the more frames, the fewer pages per
+/// frame to copy.
 const PASS_FRAMES: u32 = 1_500;
 /// The length from which the WAL is restarted, 16 MB.
 const RESTART_FRAMES: u32 = 4_000;
@@ -45,7 +46,7 @@ pub(super) enum Due {
     Pass,
     /// The last pass, by the writer, unless the checkpointer is at work.
     LastPass,
-    /// The same, after waiting for the checkpointer.
+    /// The last pass, by the writer, after waiting for the checkpointer.
     LongPass,
 }
 
@@ -99,7 +100,7 @@ fn pass(connection: &Connection) -> rusqlite::Result<()> {
 pub(super) struct Passes {
     state: Mutex<PassState>,
     changed: Condvar,
-    /// Held during a pass: SQLite does nothing in a second one.
+    /// Held during a pass: SQLite ignores a second concurrent one.
     merging: Mutex<()>,
 }
 
@@ -203,7 +204,7 @@ impl Merge {
     fn open(&self) -> rusqlite::Result<Connection> {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(&self.path, flags)?;
-        // The writer closes the database.
+        // Only the writer merges the WAL when the database is closed.
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
         let synchronous = match self.durability {
             Durability::Full => "FULL",

@@ -36,7 +36,7 @@ pub(super) struct Layout {
     kind: &'static str,
     /// Returns the id or key of a row, given the index of its first column.
     id: fn(&Row<'_>, usize) -> Option<String>,
-    /// Describes the id, where that says more than the id alone.
+    /// Describes the id, where a description helps more than the id alone.
     describe: Option<fn(&Row<'_>, usize, &str) -> String>,
 }
 
@@ -191,7 +191,7 @@ pub(super) fn damage(error: Error) -> Result<Damage> {
             Some(mismatch) => damage(mismatch.kind, mismatch.id.clone(), mismatch.to_string()),
             None => damage("row", None, problem.to_string()),
         }),
-        // Only rows without a checksum get here: others are compared with it before.
+        // Only rows without a checksum get here: other rows are compared with their checksum first.
         Error::InvalidColumnType(..) | Error::IntegralValueOutOfRange(..) | Error::Utf8Error(..) => {
             Ok(damage("row", None, error.to_string()))
         }

@@ -76,7 +76,7 @@ pub(super) fn object(object: &Map<String, Value>) -> Result<Option<String>> {
 
 /// The `cost_nanos` of a usage whose cost is unknown.
 const COST_UNKNOWN: i64 = -1;
-/// The `cost_nanos` of a usage of which a part is unknown, and the cost as well.
+/// The `cost_nanos` of a usage whose tokens are known only in part and whose cost is unknown.
 const ALL_UNKNOWN: i64 = i64::MIN;
 
 /// Converts a usage to its columns. `cost_nanos` is negative if something is unknown: -1 the cost, -2 minus the known cost
@@ -131,7 +131,7 @@ impl<'row> Columns<'row> {
     fn read<T: FromSql>(&self, index: usize) -> Result<T> {
         match self.kept(index).map(T::column_result) {
             Some(Ok(value)) => Ok(value),
-            // Reads it again if it is invalid, for the error of the row.
+            // Reads an invalid value again, to get the error of the row.
             _ => self.row.get(index),
         }
     }

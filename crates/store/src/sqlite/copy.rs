@@ -22,7 +22,7 @@ use super::write_records::{key_write, session_write};
 use super::{SqliteOptions, SqliteStore, backup, checksum, event_blocks, usage};
 use crate::copy::{CopyError, CopyTable, Each, End, Record, Value, failed, io_failed};
 
-/// Removes a file, if it is there.
+/// Removes a file if it exists.
 fn remove(path: &Path) -> Result<(), CopyError> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(io_failed(path)(error)),
@@ -61,7 +61,7 @@ impl Target {
             return Err(CopyError::NotEmpty(path.display().to_string()));
         }
         let draft = sibling(path, ".copying");
-        // A copy that ended early may have left files.
+        // An interrupted copy may have left files.
         for suffix in ["", "-wal", "-shm", "-journal", HISTORY] {
             remove(&sibling(&draft, suffix))?;
         }
@@ -82,7 +82,7 @@ impl Target {
         self.connection.as_ref().ok_or_else(|| CopyError::NoSource(self.draft.display().to_string()))
     }
 
-    /// Completes what other records follow from: sums, indexes, checksums.
+    /// Computes the data that is derived from other records: sums, indexes, checksums.
     fn complete(connection: &Connection, last: i64) -> Result<(), CopyError> {
         let complete = || -> rusqlite::Result<bool> {
             connection.execute(
@@ -189,7 +189,7 @@ fn read_table(connection: &Connection, table: &CopyTable, each: &mut Each<'_>) -
         "runs" => {
             select(concat!("SELECT ", run_columns!(), ", created_seq FROM runs ORDER BY run_id"), |row| {
                 let run = Box::new(read::run(row)?);
-                // Past the checksum.
+                // Skips the checksum.
                 row.skip(1);
                 Ok(Record::Run(run, row.get()?))
             })
@@ -220,7 +220,7 @@ fn read_table(connection: &Connection, table: &CopyTable, each: &mut Each<'_>) -
             })
         }
         "bindings" => select(read::bindings::ALL_BINDINGS, |row| {
-            // A process has another instance.
+            // The instance names a process of the source, so it is not copied.
             let binding = Binding { instance: None, ..read::bindings::binding(row)? };
             Ok(Record::Binding(Box::new(binding)))
         }),
@@ -294,7 +294,7 @@ fn values_write(connection: &Connection, table: &CopyTable, values: &[Value]) ->
     let mut names: Vec<&str> = columns.iter().map(|column| column.sqlite).collect();
     let mut marks: Vec<String> = (1..=names.len()).map(|at| format!("?{at}")).collect();
     if table.name == "session_state" {
-        // Set when all lines are there.
+        // The column is set when all lines have been copied.
         names.push("away");
         marks.push("0".into());
     }
@@ -322,7 +322,7 @@ mod tests {
     use crate::copy::TABLES;
     use crate::sqlite::migrate;
 
-    /// Tables that follow from others, or belong to one file.
+    /// Tables that are derived from others, or that belong to one file.
     const NOT_COPIED: &[&str] =
         &["event_blocks", "meta", "owner_usage", "schema_migrations", "sqlite_sequence", "wal_token"];
 

@@ -89,7 +89,7 @@ pub(super) fn state_put(connection: &Connection, put: &OwnerState) -> Result<Sta
     Ok(StateOutcome::of(slot, &put.key, put.value.clone(), version, put.at))
 }
 
-/// Writes a key of an owner's state. `added` is what the number of keys changes by.
+/// Writes a key of an owner's state. `added` is the change of the number of keys.
 fn owner_state_write(
     connection: &Connection,
     put: &OwnerState,

@@ -48,7 +48,7 @@ pub(super) fn edge_records(
     query_all(connection, sql, params![kind, scope], |columns| record(kind, columns))
 }
 
-/// Reads a record. Damaged content is null, so that the record is still known by its id.
+/// Reads a record. Damaged content becomes null, so that the record keeps its id.
 fn record(kind: &'static str, columns: &mut Columns<'_>) -> rusqlite::Result<EdgeRecord> {
     let (scope, id) = (columns.get()?, columns.get()?);
     let body = columns.json().unwrap_or_default();

@@ -105,8 +105,8 @@ pub(super) fn open_writer(path: &Path, options: &SqliteOptions, now: Time) -> Re
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut connection = Connection::open_with_flags(path, flags).map_err(fail)?;
     connection.execute_batch("PRAGMA busy_timeout = 5000").map_err(fail)?;
-    // Read by the connection that will write: another one would parse the schema once more. Nothing is merged when it
-    // closes, since there is no WAL.
+    // The tables are read by the connection that will write: another one would parse the schema once more. Closing it
+    // merges nothing, since there is no WAL.
     if matches!(found, Some(Wal::Absent | Wal::Empty)) {
         check_tables(path, &connection)?;
     }

@@ -1,4 +1,4 @@
-//! Owners: the org that each belongs to, the native sessions that each has, and what their keys have spent.
+//! Owners: the org that each belongs to, the native sessions that each has, and the spend of their keys.
 
 use mainspring_core::binding::native_key;
 use mainspring_core::{Cost, KeyId, Spend, Time};

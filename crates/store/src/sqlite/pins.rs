@@ -8,7 +8,7 @@ use super::columns::Id;
 use super::read::query_all;
 use super::write::WriteResult;
 
-/// Adds or removes a pin. A pin that is there keeps its time.
+/// Adds or removes a pin. An existing pin keeps its time.
 pub(super) fn pin_write(connection: &Connection, pin: &Pin) -> WriteResult {
     match pin.at {
         Some(at) => connection

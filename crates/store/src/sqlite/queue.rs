@@ -27,7 +27,7 @@ struct Inner<U, L, B> {
     background: VecDeque<B>,
     /// The number of groups since lazy work was last taken, counted while some is queued.
     groups_since_lazy: u32,
-    /// The same for background work.
+    /// The number of groups since the last step of background work.
     groups_since_background: u32,
     /// Set by tests to control the contents of a group.
     paused: bool,
@@ -119,11 +119,11 @@ impl<U, L, B> Queue<U, L, B> {
         self.filled.notify_one();
     }
 
-    /// Waits until there is work or the queue is closed. Returns false if neither happens within `patience`.
-    pub(super) fn wait(&self, patience: Duration) -> bool {
+    /// Waits until there is work or the queue is closed. Returns false if neither happens within `timeout`.
+    pub(super) fn wait(&self, timeout: Duration) -> bool {
         let mut inner = self.inner.lock();
         let is_idle = |inner: &mut Inner<U, L, B>| inner.is_empty() && !inner.closed;
-        !self.filled.wait_while_for(&mut inner, is_idle, patience).timed_out()
+        !self.filled.wait_while_for(&mut inner, is_idle, timeout).timed_out()
     }
 
     /// Waits for work and takes all that may run now. Returns `None` when the queue is closed and empty.
@@ -156,7 +156,7 @@ impl<U, L, B> Inner<U, L, B> {
         self.urgent.is_empty() && self.lazy.is_empty() && self.background.is_empty()
     }
 
-    /// Takes a step of background work if nothing else `is_idle`, or if the work has waited for long enough.
+    /// Takes a step of background work if the queue `is_idle` otherwise, or if the work has waited for long enough.
     fn take_background(&mut self, is_idle: bool) -> Option<Background<B>> {
         if self.background.is_empty() {
             self.groups_since_background = 0;
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_ends_with_work_with_the_end_and_with_patience() {
+    fn waiting_ends_with_work_with_the_end_and_with_the_timeout() {
         let queue = Queue::<u32, &str, char>::default();
         assert!(!queue.wait(Duration::ZERO));
         queue.push_lazy("text").unwrap();

@@ -189,7 +189,7 @@ pub(super) fn query_all<T>(
     found.map_err(|error| read_error(&error))
 }
 
-/// Returns all rows of `sql`, the damaged ones as such.
+/// Returns all rows of `sql`, with the damaged ones in their places.
 pub(super) fn query_stored<T>(
     connection: &Connection,
     sql: &str,
@@ -212,7 +212,7 @@ fn stored<T>(read: Result<T>) -> Result<Stored<T>> {
 
 /// Reads a page of `limit` intact rows, and the damaged ones between them. `read` takes the number of rows to read.
 ///
-/// The page ends with an intact row, unless the list ends: the next page can begin after it.
+/// The page ends with an intact row, unless the list ends, so that the next page can begin after that row.
 pub(super) fn rows<T>(
     limit: usize,
     read: impl Fn(usize) -> Result<Vec<Stored<T>>, StoreError>,

@@ -30,12 +30,12 @@ pub(super) fn release_memory(connection: &Connection) {
 
 /// Parses the schema, which a connection otherwise does at its first read.
 fn parse_schema(connection: &Connection) {
-    // A schema that cannot be read fails that first read.
+    // If the schema cannot be read, the first read fails with the error.
     let _ = connection.prepare("SELECT 1 FROM sqlite_schema");
 }
 
-/// A read, in two parts: the thread is idle again before the caller learns the result, so that the caller's next read finds
-/// it idle.
+/// A read, in two parts: the thread becomes idle before the caller gets the result, so that the caller's next read
+/// finds it idle.
 trait Job: Send {
     fn execute(&mut self, connection: &Connection);
     fn answer(self: Box<Self>);
@@ -139,7 +139,7 @@ fn in_transaction<T>(
         executed.map_err(|failure| error::read_error(&failure))
     };
     execute("BEGIN")?;
-    // A thread that ended with a panic would leave the reads of all others to fewer threads, at last to none.
+    // A panic must not end the thread: the remaining threads would have to serve all reads.
     let result =
         contain_call(|| read(connection)).unwrap_or_else(|panic| Err(error::panicked("a read", &panic)));
     execute("COMMIT")?;
@@ -175,7 +175,7 @@ impl Shared {
         queued
     }
 
-    /// Waits until a read is given to an idle thread. `None`: the pool is closed.
+    /// Waits until a read is given to an idle thread. Returns `None` when the pool is closed.
     fn wait(&self, index: usize, connection: &Connection) -> Option<Box<dyn Job>> {
         let mut inner = self.inner.lock();
         let mut is_released = false;

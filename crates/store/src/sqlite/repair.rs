@@ -106,7 +106,7 @@ fn sessions_delete(connection: &Connection) -> rusqlite::Result<u64> {
     Ok(damaged.len() as u64)
 }
 
-/// Builds the search index anew, from the messages and titles.
+/// Rebuilds the search index from the messages and titles.
 fn search_rebuild(connection: &Connection) -> rusqlite::Result<u64> {
     connection.execute_batch(
         "INSERT INTO search_messages(search_messages) VALUES ('delete-all');

@@ -21,7 +21,7 @@ const STEP_ROWS: i64 = 64;
 /// The amount of text after which a step ends.
 const STEP_BYTES: usize = 512 << 10;
 /// The messages, and the amount of text, that a step indexes before it stops for urgent work. Each transaction of the
-/// index has a cost of its own, so that fewer would cost more than they spare.
+/// index has a fixed cost, so smaller steps would cost more than they save.
 const ROWS_BEFORE_YIELD: usize = 16;
 const BYTES_BEFORE_YIELD: usize = 64 << 10;
 /// The most titles indexed in one step.
@@ -95,7 +95,7 @@ pub(super) fn unindexed(connection: &Connection) -> Result<Option<Unindexed>> {
     while let Some(row) = rows.next()?.filter(|_| bytes < STEP_BYTES) {
         let mut columns = Columns::new(row);
         let (id, message) = (columns.get()?, columns.get()?);
-        // Without its session a message is not found.
+        // A message whose session is gone cannot be found.
         let owner = columns.get::<Option<String>>()?;
         // Damaged content has no text: it must not stop the index of the messages after it.
         let content = columns.json::<Vec<Block>>().unwrap_or_default();
@@ -145,7 +145,8 @@ pub(super) fn search_index(
     Ok(IndexStep::Done { has_more: !are_all_indexed || text.has_more || has_more_titles })
 }
 
-/// Returns false if it stopped at a message that was deleted since: another message may have its row.
+/// Adds messages to the index. Returns false if it stopped at a message that was deleted since: another message may
+/// have its row.
 fn messages_index(
     connection: &Connection,
     text: &mut Unindexed,

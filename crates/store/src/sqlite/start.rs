@@ -24,7 +24,7 @@ impl SqliteStore {
         let pragmas = open::pragmas(&connection).map_err(fail)?;
         let readers =
             (0..options.readers.max(1)).map(|_| open::open_reader(path)).collect::<Result<_, _>>()?;
-        // Before the boot is recorded: meanwhile the first reader parses the schema.
+        // Started before the boot is recorded, so that the first reader parses the schema meanwhile.
         let readers = Some(Readers::start(readers, readers::IDLE).map_err(io)?);
         let (boot, seq) = boot::boot(path, &connection, check_due, now).map_err(fail)?;
         let shared = Arc::new(Shared::new(Files::of(path).map_err(io)?));

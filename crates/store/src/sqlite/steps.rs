@@ -99,13 +99,13 @@ pub(super) fn step(columns: &mut Columns<'_>) -> Result<Step> {
     step.prompt.digest = columns.maybe_id()?;
     step.input_hash = columns.get()?;
     step.raw = columns.maybe_json()?.unwrap_or_default();
-    // Past the checksum, which does not cover the private data.
+    // Skips the checksum, which does not cover the private data.
     columns.skip(1);
     step.private = columns.maybe_json()?;
     Ok(step)
 }
 
-/// Writes what steps were given, unless the session has it.
+/// Writes the input of steps, unless the session has it.
 pub(super) fn step_input_write(
     connection: &Connection,
     session: SessionId,
@@ -116,7 +116,7 @@ pub(super) fn step_input_write(
     Ok(())
 }
 
-/// Reads what steps were given, as JSON.
+/// Reads the input of steps, as JSON.
 pub(super) fn step_input(
     connection: &Connection,
     session: SessionId,

@@ -5,7 +5,7 @@ use rusqlite::Connection;
 
 use super::read::query_one;
 
-/// Counts what each owner stores by reading everything.
+/// Sums the stored data of each owner by reading everything.
 macro_rules! recounted {
     () => {
         "SELECT owner_id, sum(bytes) AS bytes, sum(artifacts) AS artifacts FROM (
@@ -18,7 +18,7 @@ macro_rules! recounted {
     };
 }
 
-/// A rule of the verification: the counts are those of a count anew.
+/// A rule of the verification: the stored counts equal a new count.
 pub(super) const COUNTS_RULE: &str = concat!(
     "SELECT 'the owner ' || quote(owner_id) || ' stores ' || bytes || ' bytes and ' || artifacts
        || ' artifacts, which are counted differently'
@@ -36,7 +36,7 @@ pub(super) fn owner_usage(connection: &Connection, owner: &str) -> Result<OwnerU
         [owner],
         |columns| Ok((columns.get::<i64>()?, columns.get::<i64>()?)),
     )?;
-    // A count below zero means that something was counted twice when it was removed.
+    // A negative count means that something was subtracted twice.
     let count = |count: i64| u64::try_from(count).unwrap_or(0);
     Ok(found.map_or_else(OwnerUsage::default, |(bytes, artifacts)| OwnerUsage {
         bytes: count(bytes),
@@ -44,7 +44,7 @@ pub(super) fn owner_usage(connection: &Connection, owner: &str) -> Result<OwnerU
     }))
 }
 
-/// Counts everything anew. Returns the number of owners whose counts were wrong.
+/// Counts everything again. Returns the number of owners whose counts were wrong.
 pub(super) fn recount(connection: &Connection) -> rusqlite::Result<u64> {
     let wrong: i64 =
         connection.query_row(&format!("SELECT count(*) FROM ({COUNTS_RULE})"), [], |row| row.get(0))?;

@@ -430,7 +430,7 @@ impl Writer {
             assert!(!panics, "{}", Fault::WritePanics.message());
             cursors
         })?;
-        // After a failure they stay forgotten: rows that were rolled back must be written again.
+        // After a failure the blocks stay forgotten: rows that were rolled back must be written again.
         self.event_blocks = blocks;
         self.seq = seq;
         chunk_drops.extend(prepared.commit.rows.iter().filter_map(|row| match row {
@@ -690,7 +690,7 @@ fn key_write_once(
     connection: &Connection,
     (key, request): &(ApiKey, Option<Request>),
 ) -> Result<(), StoreError> {
-    // First, so that a repeated request is reported as such.
+    // First, so that a repeated request is reported as a repetition.
     request.iter().try_for_each(|request| request_write(connection, request))?;
     Ok(key_write(connection, key)?)
 }

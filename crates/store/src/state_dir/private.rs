@@ -28,17 +28,17 @@ const STICKY: u32 = 0o1000;
 /// Why a folder or file is not private enough to be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exposure {
-    /// Others can write it.
+    /// Others can write the file or folder.
     Writable,
-    /// It is a secret, and others can read it.
+    /// The file is a secret, and others can read it.
     Readable,
-    /// It belongs to another user.
+    /// The file or folder belongs to another user.
     Foreign,
-    /// It is a secret behind a symbolic link.
+    /// The file is a secret behind a symbolic link.
     Link,
-    /// It is data behind a symbolic link.
+    /// The file or folder is data behind a symbolic link.
     LinkedData,
-    /// It lies above the state directory, and everybody can rename what is in it.
+    /// The folder lies above the state directory, and everybody can rename its entries.
     Replaceable,
 }
 
@@ -81,7 +81,7 @@ fn quoted(path: &Path) -> String {
     format!("'{}'", path.display().to_string().replace('\'', r"'\''"))
 }
 
-/// Checks the state directory at `path` and what is in it, and makes private what others can only read.
+/// Checks the state directory at `path` and its content. Makes private what others can only read.
 pub(super) fn check(path: &Path) -> Result<(), StateDirError> {
     let folder = fs::metadata(path).map_err(|error| failed(path, error))?;
     check_entry(path, &folder, Kind::Data)?;
@@ -110,7 +110,7 @@ fn check_above(path: &Path) -> Result<(), StateDirError> {
     // A link to the state directory is as good as the folders that it leads through.
     let path = fs::canonicalize(path).map_err(|error| failed(path, error))?;
     for above in path.ancestors().skip(1) {
-        // A folder that cannot be read says nothing: neither can the state directory be found through it then.
+        // A folder that cannot be read is skipped: the state directory cannot be reached through it either.
         let Ok(found) = fs::metadata(above) else { continue };
         let mode = found.permissions().mode() & 0o7777;
         if mode & EVERYBODY_WRITES != 0 && mode & STICKY == 0 {
@@ -138,7 +138,7 @@ fn check_folder(folder: &Path, kind: Kind) -> Result<(), StateDirError> {
 fn check_path(path: &Path, kind: Kind) -> Result<(), StateDirError> {
     match fs::symlink_metadata(path) {
         Ok(found) => check_entry(path, &found, kind),
-        // Removed meanwhile.
+        // The file was removed meanwhile.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(failed(path, error)),
     }
@@ -153,7 +153,7 @@ fn check_entry(path: &Path, found: &Metadata, kind: Kind) -> Result<(), StateDir
             Kind::Data => Exposure::LinkedData,
         });
     }
-    // Also for root: whoever owns the folder could give root a token, a database and adapters of their choice.
+    // Also for root: the owner of the folder could give root a token, a database and adapters of their choice.
     if found.uid() != geteuid().as_raw() {
         return refused(Exposure::Foreign);
     }

@@ -62,7 +62,7 @@ async fn a_native_session_keeps_its_owner_after_its_session_is_gone() {
         let taken = commit(store, fence, vec![native("eve", true)], vec![progress(1)]).await;
         assert_eq!(taken.unwrap_err(), StoreError::Conflict(Unique::Other), "{name}");
         assert_eq!(events(store, 2).await.len(), 0, "{name}: nothing of the commit is written");
-        // An agent that gives the same id to another owner's session is believed, and changes no owner.
+        // An agent that gives the same id to another owner's session is trusted, and changes no owner.
         commit(store, fence, vec![native("eve", false)], vec![]).await.unwrap();
         commit(store, fence, vec![native("eve", true)], vec![]).await.unwrap_err();
         commit(store, fence, vec![native("ada", true)], vec![]).await.unwrap();
@@ -86,7 +86,7 @@ async fn a_native_session_has_one_owner_across_adapters_and_spellings() {
                 assert!(!claim(adapter, native, "eve", by).await, "{name} {adapter} {native:?} {by:?}");
             }
         }
-        // Unknown to all: the operator brings it in, a guest does not.
+        // A native session without an owner: the operator adopts it, a guest does not.
         assert!(!claim("acp", "fresh", "eve", AdoptedAgain).await, "{name}");
         assert!(claim("acp", "fresh", "eve", Adopted).await, "{name}");
         assert!(claim("acp", "fresh", "eve", AdoptedAgain).await, "{name}");
@@ -96,7 +96,7 @@ async fn a_native_session_has_one_owner_across_adapters_and_spellings() {
             "{name}: through the adapter that opened it"
         );
         assert!(claim("twin", "Ab-1", "ada", Adopted).await, "{name}");
-        // An agent that gives the same id to another owner's session is believed, and changes no owner.
+        // An agent that gives the same id to another owner's session is trusted, and changes no owner.
         assert!(claim("acp", "Ab-1", "eve", Opened).await, "{name}");
         assert!(!claim("acp", "Ab-1", "eve", AdoptedAgain).await, "{name}");
         assert!(claim("acp", "Ab-1", "ada", AdoptedAgain).await, "{name}");

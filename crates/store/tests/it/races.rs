@@ -1,4 +1,5 @@
-//! Commits of different writers that claim the same id or name at the same time: one of them wins, and the other is told.
+//! Commits of different writers that claim the same id or name at the same time: one of them wins, and the other gets a
+//! conflict.
 
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 //! Parallel members: each works in a child session of its own, by delegation.
 //!
-//! The children are created under names of the decision, so that an execution that starts again finds them. Each starts
-//! with a copy of the run's state. When all have ended, one commit holds their results in the order of the members and
-//! the state that the reducer made of their changes.
+//! The children are created under names derived from the decision, so that an execution that starts again finds them.
+//! Each starts with a copy of the run's state. When all have ended, one commit holds their results in the order of the
+//! members and the state that the reducer made of their changes.
 
 use futures_util::future::join_all;
 use mainspring_core::network::{MemberChange, reduce};
@@ -62,7 +62,7 @@ impl Execution<'_> {
             ended.push(self.member_end(name, &child, result).await?);
         }
         if ended.iter().all(|ended| ended.text.is_err()) {
-            let problems: Vec<String> = ended.iter().map(told).collect();
+            let problems: Vec<String> = ended.iter().map(result_text).collect();
             return Err(Exit::failed("members_failed", problems.join("; ")));
         }
         self.record_stage(ended).await
@@ -72,7 +72,7 @@ impl Execution<'_> {
     async fn record_stage(&mut self, ended: Vec<Ended>) -> Result<(), Exit> {
         let Some(network) = &self.network else { return Ok(()) };
         let how = network.network()?.reduce.clone();
-        let blocks: Vec<Block> = ended.iter().map(|ended| Block::text(told(ended))).collect();
+        let blocks: Vec<Block> = ended.iter().map(|ended| Block::text(result_text(ended))).collect();
         let changes: Vec<Vec<MemberChange>> = ended.iter().map(|ended| ended.changes.clone()).collect();
         let state = reduce(&how, &changes).into_iter().map(|(key, value)| Record::RunState { key, value });
         // The message is the network's, not of the member that was called before.
@@ -106,7 +106,7 @@ impl Execution<'_> {
         self.set_last(last);
     }
 
-    /// The words and deeds of the members before, for the children.
+    /// The messages and tool calls of the earlier members, as a text for the children.
     async fn context_of_members(&self) -> Result<String, Exit> {
         let (run, prompt) = (self.attempt.assignment().run.id, self.attempt.assignment().prompt.id);
         let path = self.attempt.path(super::MAX_CALL_MESSAGES).await?;
@@ -114,7 +114,7 @@ impl Execution<'_> {
         let Some(network) = &self.network else { return Ok(String::new()) };
         let text = view::as_text(&of_run.collect::<Vec<_>>(), &network.authors);
         let left_out = text.chars().count().saturating_sub(MAX_CONTEXT_CHARS);
-        // The end is the most recent.
+        // If the text is too long, its end is kept: the most recent messages.
         Ok(text.chars().skip(left_out).collect())
     }
 
@@ -132,7 +132,8 @@ impl Execution<'_> {
         let run = &self.attempt.assignment().run;
         let (own, _) = find_agent(self.adapter, &self.attempt, &member.agent).await?;
         let (model, profile) = default_model(network, &own);
-        // A child that failed or was cancelled is made anew by a later attempt; another one is found again.
+        // A later attempt creates a new child if this one failed or was cancelled. Otherwise it finds the child by its
+        // name.
         let key = NetworkMember { route_no: route.no, name: name.to_owned() };
         let attempt_no = self.attempt.assignment().attempt.no;
         let tries = earlier.iter().filter(|child| is_failed_child(child, &key) && attempt_no > 1).count();
@@ -229,8 +230,8 @@ fn failed_prefix(name: &str) -> String {
     format!("{name} failed: ")
 }
 
-/// The result of a member, as a text that the others read.
-fn told(ended: &Ended) -> String {
+/// The result of a member as a text that the other members read.
+fn result_text(ended: &Ended) -> String {
     match &ended.text {
         Ok(text) => format!("{}{text}", said_prefix(&ended.name)),
         Err(problem) => format!("{}{problem}", failed_prefix(&ended.name)),

@@ -123,12 +123,13 @@ impl Execution<'_> {
                 Err(problem) => problem,
             };
             if asked == MAX_ASKED_AGAIN {
-                let message = format!("the routing model chose nobody after {} tries: {problem}", asked + 1);
+                let message =
+                    format!("the routing model made no valid choice in {} tries: {problem}", asked + 1);
                 return Err(Exit::failed("routing_failed", message));
             }
             ask_again(&mut request.messages, &text, completion.calls, &problem);
         }
-        Err(Exit::failed("routing_failed", "the routing model chose nobody"))
+        Err(Exit::failed("routing_failed", "the routing model made no valid choice"))
     }
 
     /// The routing model: that of the run's options, as for members, else its own, else that of the network.
@@ -398,7 +399,7 @@ fn ask_again(messages: &mut Vec<RequestMessage>, text: &str, calls: Vec<ToolUse>
     });
 }
 
-/// Calls a model without streaming its text anywhere. An error comes with whether the model has produced anything.
+/// Calls a model without streaming its text anywhere. The error says whether the model had produced anything.
 async fn complete(
     model: &SelectedModel,
     request: Request,

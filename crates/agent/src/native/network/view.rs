@@ -1,7 +1,8 @@
 //! The conversation as one member of a network sees it.
 //!
-//! Its own messages are those of the assistant. What other members of the run said and did is told on the user's side:
-//! a provider takes tool calls only for tools that the request has, and signed thinking only from its own model.
+//! The member's own messages have the role of the assistant. Messages and tool calls of other members become texts of
+//! the user: a provider accepts only calls of tools that the request declares, and only signed thinking of its own
+//! model.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -60,8 +61,9 @@ pub(super) fn seen_by(
         let author = authors.get(&message.id).filter(|author| author.as_str() != viewer);
         if let Some(author) = author {
             foreign_calls.extend(message.tool_calls().into_iter().map(|(id, _)| id));
-            let content = message.content.iter().filter_map(|block| told_by(author, block)).collect();
-            // Without its id: data that a provider wants back belongs to its own model.
+            let content = message.content.iter().filter_map(|block| block_as_text(author, block)).collect();
+            // The copy gets another id, so that signed thinking, which is stored by message id, is not sent to another
+            // model.
             let id = MessageId::from_random([0; 16]);
             return Arc::new(Message { id, role: Role::User, content, ..Message::clone(&message) });
         }
@@ -74,8 +76,8 @@ pub(super) fn seen_by(
     path.into_iter().map(told).collect()
 }
 
-/// A block of another member, told to the viewer.
-fn told_by(author: &str, block: &Block) -> Option<Block> {
+/// Turns a block of another member into a text for the viewer.
+fn block_as_text(author: &str, block: &Block) -> Option<Block> {
     match block {
         Block::Text { text } if text.trim().is_empty() => None,
         Block::Text { text } if author.is_empty() => Some(Block::text(text)),
@@ -98,7 +100,7 @@ fn result_as_text(block: &Block, foreign: &HashSet<String>) -> Block {
     }
 }
 
-/// The words and deeds of the members since the prompt, as one text.
+/// The messages and tool calls of the members since the prompt, as one text.
 pub(super) fn as_text(messages: &[Arc<Message>], authors: &HashMap<MessageId, String>) -> String {
     let seen = seen_by("", authors, messages.to_vec());
     let texts = seen.iter().flat_map(|message| &message.content).filter_map(|block| match block {

@@ -114,7 +114,7 @@ impl AttemptDraft {
         Ok(())
     }
 
-    /// Sets the title that the agent gives, if it is one.
+    /// Sets the title that the agent gives, unless it is blank.
     fn title(&mut self, title: &str) -> Result<(), Error> {
         if let Some(title) = session::title_of(title) {
             self.session_command(session::Command::Title { title, source: TitleSource::Agent })?;
@@ -200,7 +200,7 @@ impl AttemptDraft {
         self.emit(completed);
     }
 
-    /// Stores what a model was given, unless the session has stored the same before. Returns its hash.
+    /// Stores the input of a model call, unless the session has stored the same input before. Returns its hash.
     fn step_input(&mut self, input: &StepInput) -> Option<String> {
         let (hash, json) = hashed_input(input)?;
         let known = &mut self.hot.step_inputs;

@@ -1,5 +1,5 @@
-//! Checks the records of a file: each by itself, and the rows against the events. What an import accepts, `mainspring
-//! verify` finds intact.
+//! Checks the records of a file: each by itself, and the rows against the events. `mainspring verify` finds every
+//! imported session intact.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,15 +11,14 @@ use serde_json::Value;
 
 use super::import::{LineError, refuse};
 
-/// The largest version, position, time or count of a file: above every real one, and far below where the kernel could not
-/// count on.
+/// The largest version, position, time or count of a file: above every real one, and far from an overflow.
 const MAX_COUNTER: u64 = Usage::MAX_TOKENS;
 /// The largest number of a run, an attempt or a step.
 const MAX_NUMBER: u32 = 1 << 31;
 /// The largest cost of a file, a billion dollars.
 const MAX_COST: Cost = Cost(1_000_000_000_000_000_000);
 
-/// Refuses a version or position from which the kernel could not count on.
+/// Refuses a version or position with which later ones could overflow.
 pub(super) fn check_counter(what: &str, value: u64) -> Result<(), LineError> {
     if value > MAX_COUNTER {
         return refuse(format!("{what} is {value}, above {MAX_COUNTER}"));
@@ -35,7 +34,7 @@ fn check_number(what: &str, value: u32) -> Result<(), LineError> {
     Ok(())
 }
 
-/// Refuses a time before 1970, or so late that the kernel could not count on from it.
+/// Refuses a time before 1970, or so late that later times could overflow.
 pub(super) fn check_time(what: &str, time: Time) -> Result<(), LineError> {
     if u64::try_from(time.0).is_ok_and(|ms| ms <= MAX_COUNTER) {
         return Ok(());
@@ -161,19 +160,19 @@ struct RunFacts {
     status: RunStatus,
     usage: Usage,
     is_merged: bool,
-    /// The type of the last event that says the status of the run.
+    /// The type of the last event that changes the status of the run.
     last_event: Option<&'static str>,
     /// The usage in the event that ended the run, unless it was retried after.
     event_usage: Option<Usage>,
 }
 
 impl Facts {
-    /// True if the run stands above in the file.
+    /// True if the run comes earlier in the file.
     pub(super) fn has_run(&self, run: RunId) -> bool {
         self.runs.contains_key(&run)
     }
 
-    /// True if the attempt stands above in the file.
+    /// True if the attempt comes earlier in the file.
     pub(super) fn has_attempt(&self, attempt: AttemptId) -> bool {
         self.attempts.contains(&attempt)
     }
@@ -253,7 +252,7 @@ impl Facts {
         }
     }
 
-    /// Checks an event against the records above, and notes what it says about them.
+    /// Checks an event against the earlier records, and notes its facts about them.
     pub(super) fn add_event(&mut self, run: Option<RunId>, body: &Body) -> Result<(), LineError> {
         match body {
             Body::SessionUpdated { change: SessionChange::Title { title, .. } } => {

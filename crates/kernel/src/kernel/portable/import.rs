@@ -65,7 +65,7 @@ fn parse(line: &[u8]) -> Result<FileLine, LineError> {
         Ok(parsed) => return Ok(parsed),
         Err(error) => error.to_string(),
     };
-    // Parsed again by its kind: the enum of all kinds does not know the path of an error.
+    // Parses the line again as its kind: parsing the enum of all kinds loses the path of an error.
     let mut value = serde_json::from_slice(line).unwrap_or(Value::Null);
     let field = match value["kind"].as_str() {
         Some("session") => at_field::<Session>(value["session"].take()).map(|at| format!("session.{at}")),
@@ -201,7 +201,7 @@ impl Import {
     /// Writes the session with the status deleted.
     async fn begin(&self, version: u32, mut session: Session) -> Result<PartialSession, LineError> {
         self.check(&session)?;
-        // A file may come from anybody: it forbids, and asks, but allows nothing.
+        // A file is not trusted: its rules may deny and ask, but not allow.
         session.rules.retain(|rule| rule.parse::<Rule>().is_ok_and(|rule| rule.verdict != Verdict::Allow));
         let shared = &self.kernel.shared;
         let taken = || LineError::Kernel(Error::AlreadyExists { name: session.id.to_string() });
@@ -222,7 +222,7 @@ impl Import {
             ..session.clone()
         };
         let rows = vec![Row::NewId(NewId::Session(session.id)), Row::Session(Arc::new(hidden))];
-        // The limits of a run are those of its caller, not those that a file claims.
+        // A run gets the limits of the importing caller, not those in the file.
         let limits = (self.caller.folders.clone(), self.caller.lists.clone());
         let mut partial = PartialSession::new(claim, limits, (version, session), fence, rows);
         partial.write().await?;

@@ -1,9 +1,9 @@
 //! The state of a session on all branches and its history, in a file.
 //!
-//! An entry is visible from a line unless it was written after the line was opened. A store knows that order by the numbers
-//! of its events, which are its own. A file has it as counts of openings: a line has the number of lines that were opened
-//! before it, an entry the number of lines that were opened before the entry. An import stores the counts as orders below
-//! every event, so that what is written later comes after.
+//! An entry is visible from a line unless it was written after the line was opened. A store orders both by the numbers
+//! of its events, which have no meaning in another store. A file holds the order as counts of openings: a line has the
+//! number of lines that were opened before it, an entry the number of lines that were opened before the entry. An
+//! import stores the counts as orders below every event, so that what is written later comes after.
 
 use std::collections::HashMap;
 
@@ -24,7 +24,7 @@ const FIRST_ORDER: i64 = -(1 << 40);
 /// The largest count of openings in a file.
 const MAX_OPENINGS: u64 = 1 << 32;
 
-/// Reads a value that is there, also if it is null.
+/// Deserializes a value that is present, so that null becomes `Some(Null)`.
 pub(super) fn present<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Value>, D::Error> {
     Value::deserialize(from).map(Some)
 }
@@ -32,7 +32,7 @@ pub(super) fn present<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Value
 /// The openings of the lines of a tree, in their order.
 pub(super) struct Openings {
     of_lines: HashMap<LineId, i64>,
-    /// Each once, lowest first.
+    /// The orders, each once, lowest first.
     orders: Vec<i64>,
 }
 

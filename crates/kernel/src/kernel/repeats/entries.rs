@@ -1,4 +1,4 @@
-//! The requests that may be repeated, found by what a call asks for: never by a scan of all of them.
+//! The requests that may be repeated, with an index for each kind of lookup, so that no lookup scans all of them.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -11,7 +11,7 @@ pub(super) type CallerName = (String, Option<String>);
 /// A request, under its name.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Entry {
-    /// Who has sent the request.
+    /// The sender of the request.
     pub(super) caller: CallerName,
     /// The hash of the operation and the body.
     pub(super) request: String,
@@ -24,7 +24,7 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    fn asked(&self) -> (CallerName, String) {
+    fn request_key(&self) -> (CallerName, String) {
         (self.caller.clone(), self.request.clone())
     }
 }
@@ -46,7 +46,7 @@ impl Entries {
 
     /// Adds a request.
     pub(super) fn insert(&mut self, name: String, entry: Entry) {
-        self.by_request.entry(entry.asked()).or_default().insert(name.clone());
+        self.by_request.entry(entry.request_key()).or_default().insert(name.clone());
         if let Some(thread) = entry.thread {
             self.by_thread.entry(thread).or_default().insert(name.clone());
         }
@@ -57,7 +57,7 @@ impl Entries {
     /// Removes a request.
     pub(super) fn remove(&mut self, name: &str) -> Option<Entry> {
         let entry = self.by_name.remove(name)?;
-        take(&mut self.by_request, &entry.asked(), name);
+        take(&mut self.by_request, &entry.request_key(), name);
         if let Some(thread) = entry.thread {
             take(&mut self.by_thread, &thread, name);
         }
@@ -111,7 +111,8 @@ impl Entries {
         closed.into_iter().filter_map(|name| Some((name.clone(), self.remove(&name)?))).collect()
     }
 
-    /// Removes the requests whose last arrival is old, unless they are being handled. What is before an old time is old.
+    /// Removes the requests whose last arrival is old, unless they are being handled. If a time is old, so are all
+    /// earlier ones.
     pub(super) fn forget(&mut self, is_old: impl Fn(Time) -> bool) -> Vec<(String, Entry)> {
         let old = self.by_arrival.iter().take_while(|(arrived_at, _)| is_old(*arrived_at));
         let is_idle = |name: &str| self.get(name).is_some_and(|entry| entry.handling == 0);

@@ -4,7 +4,7 @@ use super::{Input, RawValue, Rule, Value};
 
 /// A rule that accepts the URL of a PostgreSQL, or an empty text for none.
 pub(in super::super) struct StoreUrl {
-    /// What an empty text stands for.
+    /// The meaning of an empty text.
     empty: &'static str,
 }
 

@@ -93,7 +93,7 @@ pub(in super::super) async fn key_spend(reader: &Reader, key: KeyId, day: i64) -
     Ok(Spend { cost: Cost(get_u64(&row, 0)?), at_least: get(&row, 1)? })
 }
 
-/// Sums what an owner stores.
+/// Sums the stored data of an owner.
 pub(in super::super) async fn owner_usage(reader: &Reader, owner: &str) -> Result<OwnerUsage, StoreError> {
     let sql = "SELECT
         (SELECT coalesce(sum(content_bytes), 0)::bigint FROM messages JOIN sessions USING (session_id)
@@ -142,7 +142,7 @@ pub(in super::super) async fn edge_record(
     rows.first().map(|row| edge(kind, row)).transpose()
 }
 
-/// Reads a record. Damaged content is null, so that the record is still known by its id.
+/// Reads a record. Damaged content becomes null, so that the record keeps its id.
 fn edge(kind: &'static str, row: &Row) -> Result<EdgeRecord, StoreError> {
     let (scope, id) = (get(row, 0)?, get(row, 1)?);
     Ok(EdgeRecord { kind, scope, id, body: get_json(row, 2).unwrap_or_default() })

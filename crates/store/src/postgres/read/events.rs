@@ -51,7 +51,7 @@ pub(in super::super) struct OwnerPage {
     pub(in super::super) events: Vec<Event>,
     /// Every event up to here is in the page or before it.
     pub(in super::super) scanned_to: Cursor,
-    /// An event that is committed, but may still be preceded by others.
+    /// A committed event that other events may still precede.
     pub(in super::super) behind: Option<Cursor>,
 }
 
@@ -116,7 +116,7 @@ pub(in super::super) async fn event_before(
     Ok(found.filter(|found| found.cursor > floor))
 }
 
-/// Ranges of cursors that a copied database had lost. A PostgreSQL itself loses none.
+/// Ranges of cursors whose events a copied database had lost. PostgreSQL itself loses none.
 pub(in super::super) async fn lost_events(reader: &Reader) -> Result<Vec<LostEvents>, StoreError> {
     let sql = "SELECT after_cursor, until_cursor FROM lost_events ORDER BY after_cursor";
     all(&reader.rows(sql, &[]).await?, |row| {

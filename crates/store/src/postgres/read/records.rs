@@ -39,7 +39,7 @@ pub(in super::super) async fn bindings(
 
 const GRANT: &str = "g.body, g.revoked_at, g.revoked_by";
 
-/// Reads a grant. One that was revoked stays revoked.
+/// Reads a grant. Its revocation has columns of its own.
 pub(in super::super) fn grant(row: &Row) -> Result<Grant, StoreError> {
     let grant: Grant = get_json(row, 0)?;
     let revoked_at = get::<Option<i64>>(row, 1)?.map(Time);

@@ -15,7 +15,7 @@ use super::Reader;
 /// Greater than every cursor.
 const UNBOUNDED: i64 = i64::MAX;
 
-/// A line as state sees it: who opened it, and the events up to which the state above it is visible.
+/// A line as state sees it: the session that opened it, and the event up to which state above it is visible.
 struct Opened {
     parent: Option<Point>,
     by: SessionId,
@@ -56,7 +56,7 @@ impl Record {
 
 const RECORD: &str = "session_id, line, pos, aside, cursor, key, version, updated_at, value";
 
-/// A part of the path from a point to the root, with the events up to which state on it is visible.
+/// A part of the path from a point to the root, with the event up to which state on it is visible.
 struct Segment {
     /// The line and the last position; none at the root, before the first message.
     point: Option<Point>,

@@ -102,7 +102,7 @@ impl Tree {
         (above, above.and_then(cursor), cursor(point).or_else(|| self.next_on_line(point)))
     }
 
-    /// Adds their neighbours to messages.
+    /// Reads the neighbours of messages and adds them.
     async fn rows(&self, reader: &Reader, placed: Vec<PlacedMessage>) -> Result<Vec<TreeRow>, StoreError> {
         let found: Vec<(PlacedMessage, Point, Line)> = placed
             .into_iter()

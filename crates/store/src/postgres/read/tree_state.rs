@@ -1,5 +1,5 @@
-//! Reads the state of a session on all branches, for an export. See the module of this name of the SQLite store for the
-//! inherited entries.
+//! Reads the state of a session on all branches, for an export. `sqlite/read/tree_state.rs` explains which inherited
+//! entries are listed.
 
 use mainspring_core::{LineId, MessageId, Rows, SessionId, StateChange, Time};
 use mainspring_kernel::store::{StateHistoryOf, StoreError, TreeState};

@@ -7,12 +7,12 @@ use rusqlite::Connection;
 
 use super::{OmiError, check_empty, copy};
 
-/// Where a database of the original that lies beside the store can be imported.
+/// The store into which a database of the original daemon, found beside a store, can be imported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OmiOffer {
-    /// Into the store beside it, which is empty.
+    /// The store beside it, which is empty.
     Here,
-    /// Into another state directory: the store beside it has been used.
+    /// The store of another state directory, since the store beside it has been used.
     Elsewhere,
 }
 
@@ -30,7 +30,7 @@ pub(in super::super) fn offer(database: &Path, connection: Option<&Connection>) 
     match connection.map_or(Ok(()), |connection| check_empty(connection, database)) {
         Ok(()) => Some(OmiOffer::Here),
         Err(OmiError::NotEmpty { .. }) => Some(OmiOffer::Elsewhere),
-        // It was imported, or the store cannot be read.
+        // The database was imported before, or the store cannot be read.
         Err(_) => None,
     }
 }

@@ -142,7 +142,7 @@ struct OwnerPage<'a> {
 }
 
 impl OwnerPage<'_> {
-    /// Reads the events after `begin` up to `until`. Returns the cursor of the last one if the page is full then.
+    /// Reads the events after `begin` up to `until`. Returns the cursor of the last event if that fills the page.
     fn read(&mut self, begin: u64, until: u64) -> Result<Option<Cursor>, StoreError> {
         let sql = concat!(
             "SELECT ",
@@ -249,7 +249,7 @@ const REQUEST_ID_COLUMN: usize = 6;
 /// Converts the rows of one page of events.
 struct EventReader<'a> {
     connection: &'a Connection,
-    /// The session whose events are read, if they are of one.
+    /// The session whose events are read; none if the read covers several sessions.
     session: Option<SessionId>,
     /// The request ids of the runs of this page, which has many events of few runs.
     request_ids: HashMap<RunId, Option<String>>,
@@ -270,8 +270,8 @@ impl<'a> EventReader<'a> {
         }
     }
 
-    /// Reads an event. One that is damaged, or whose message or result is, is replaced by an event that says so: readers
-    /// get the events around it, and know that one is missing.
+    /// Reads an event. If the event, its message or its result is damaged, returns `event.damaged` in its place:
+    /// readers get the events around it, and know that one is missing.
     fn event_or_damage(&mut self, row: &Row<'_>) -> Result<Event, StoreError> {
         let message = match self.event(&mut Columns::new(row)) {
             Err(StoreError::Corrupt(problem)) => problem,
@@ -378,7 +378,8 @@ impl<'a> EventReader<'a> {
             columns.skip(REQUEST_ID_COLUMN);
             columns.get::<Option<String>>()
         })?;
-        // A damaged run does not hide its events: they come without the id, and whoever reads the run gets the error.
+        // A damaged run does not hide its events: they come without the request id, and reading the run reports the
+        // error.
         let request_id = read.into_iter().next().and_then(Result::ok).flatten();
         self.request_ids.insert(run, request_id.clone());
         Ok(request_id)
@@ -395,8 +396,9 @@ impl<'a> EventReader<'a> {
     }
 }
 
-/// Stands for an event whose own row is damaged. Its place among the events is certain, since the row was found there. Its
-/// position and time are those of the row if they fit between the neighbours, else those of a neighbour.
+/// Builds the event in place of one whose own row is damaged. Its place among the events is certain, since the row was
+/// found there. Its position and time are those of the row if they fit between the neighbours, else those of a
+/// neighbour.
 fn damaged_event(
     connection: &Connection,
     row: &Row<'_>,

@@ -60,7 +60,7 @@ const ALLOWED_SORTS: [(&str, &str); 9] = [
     ("children", "the lines that begin at one message"),
 ];
 
-/// The sort of all rows. One of the last term sorts only rows that are equal in the others.
+/// The marker of a sort of all rows. A sort by the last term alone only sorts rows that are equal in the other terms.
 const SORT: &str = "USE TEMP B-TREE FOR ORDER BY";
 
 type List = (&'static str, Box<dyn Fn(&Connection)>);

@@ -18,7 +18,7 @@ use super::{message, page_start, prepare, query_stored, rows, session, session_c
 const SEARCH_BUCKETS: usize = 512;
 /// The latest sessions whose titles are compared before the index is asked.
 const RECENT_TITLES: usize = 128;
-/// The latest sessions are read on while at least one of so many matches.
+/// The latest sessions are read further while at least one in this many matches.
 const RECENT_TITLES_PER_HIT: usize = 32;
 
 /// Builds the match expression of the index: every word, with its last token as a prefix. Each token has `tag`.
@@ -39,7 +39,8 @@ pub(in super::super) fn search_titles(
     if let Some(found) = found.map_err(|error| read_error(&error))? {
         return Ok(found.into());
     }
-    // Few titles match: otherwise the latest ones would have. Without the cross join, SQLite reads all sessions of the owner.
+    // Few titles match here: otherwise the latest sessions would have filled the page. Without the cross join, SQLite
+    // reads all sessions of the owner.
     let indexed = concat!(
         "SELECT ",
         session_columns!(),
@@ -74,7 +75,7 @@ pub(in super::super) fn search_titles(
     );
     found.items.sort_by_key(|session| std::cmp::Reverse((session.last_activity_at, session.id)));
     found.items.truncate(limit);
-    // Nobody knows whether a damaged title matches. The first page names the sessions that are not indexed.
+    // A damaged title may or may not match. The first page names the damaged sessions that are not indexed.
     found.damaged.extend(unindexed.damaged.into_iter().filter(|_| before.is_none()));
     found.damaged.iter_mut().for_each(|damage| damage.index = damage.index.min(found.items.len()));
     Ok(found)
@@ -217,8 +218,8 @@ fn search_hit(columns: &mut Columns<'_>) -> Result<FoundMessage> {
     Ok(FoundMessage { arrival, session, title: None, message: Arc::clone(&message(columns)?.message) })
 }
 
-/// Returns the first `limit` messages of `sql` that match `query`, and the damaged ones before them, of which nobody knows
-/// whether they match. Reads them one at a time, because there may be many.
+/// Returns the first `limit` messages of `sql` that match `query`, and the damaged messages before them, which may
+/// match. Reads them one at a time, because there may be many.
 fn scan_messages(
     connection: &Connection,
     sql: &str,

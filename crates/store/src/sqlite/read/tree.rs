@@ -19,7 +19,7 @@ pub(in super::super) fn path(
     limit: usize,
 ) -> Result<Rows<PlacedMessage>, StoreError> {
     let mut found = rows(limit, |limit| path_stored(connection, tip, before, limit))?;
-    // Read from the tip; listed from the root.
+    // The path is read from the tip, and listed from the root.
     found.reverse();
     Ok(found)
 }

@@ -1,8 +1,8 @@
 //! Reads the state of a session on all branches, for an export.
 //!
-//! A fork sees entries on the lines that it has inherited: those of the session that opened the line, and those that the
-//! session of the line beneath wrote there as a guest; both only if they were written before the fork was created. The
-//! entries of a guest hold for all lines beneath, so they get an order at which the line beneath was opened.
+//! A fork sees entries on the lines that it has inherited: those of the session that opened the line, and those that
+//! the session of the line beneath wrote there as a guest; both only if they were written before the fork was created.
+//! The entries of a guest apply to all lines beneath, so they get the order at which the line beneath was opened.
 
 use mainspring_core::{LineId, Rows, SessionId};
 use mainspring_kernel::store::{StoreError, TreeState};
@@ -111,7 +111,7 @@ fn entry(columns: &mut Columns<'_>) -> rusqlite::Result<TreeState> {
     columns.check(&checksum::STATE)?;
     let (key, version, at) = (columns.get()?, columns.number()?, columns.time()?);
     let value = columns.maybe_json()?;
-    // The checksum.
+    // Skips the checksum.
     columns.skip(1);
     let (message, aside, order) = (columns.maybe_id()?, columns.get()?, columns.get()?);
     Ok(TreeState { key, version, value, at, message, aside, order })
