@@ -40,6 +40,7 @@ mod lease;
 mod meters;
 mod migrate;
 mod notices;
+mod outcome;
 mod read;
 mod rows;
 mod server;
@@ -160,10 +161,9 @@ impl PostgresStore {
         threads: Arc<Threads>,
     ) -> Result<Self, PostgresError> {
         let inlets: Vec<Arc<Inlet>> = (0..options.writers.max(1)).map(|_| Arc::default()).collect();
-        for inlet in &inlets {
-            let (connector, shared) = (connector.clone(), Arc::clone(shared));
-            let writer =
-                Writer { connector: connector.clone(), inlet: Arc::clone(inlet), shared, client: None };
+        for (number, inlet) in inlets.iter().enumerate() {
+            let (connector, shared, inlet) = (connector.clone(), Arc::clone(shared), Arc::clone(inlet));
+            let writer = Writer { number, connector: connector.clone(), inlet, shared, client: None };
             connector.spawn(writer.run());
         }
         let (pool, shared) = (connector.pool()?, Arc::clone(shared));
