@@ -46,6 +46,7 @@ impl Cluster {
                 server.name,
                 role.to_owned(),
                 server.sessions.to_string(),
+                server.labels.join(", "),
                 server.address,
                 server.version,
                 seconds(server.up_ms),
@@ -53,10 +54,17 @@ impl Cluster {
             ]
         });
         output.print_table(
-            &["server", "role", "sessions", "address", "version", "up", "seen"],
+            &["server", "role", "sessions", "labels", "address", "version", "up", "seen"],
             rows.collect(),
         )?;
         output.print_note(format_args!("takeovers: {}", cluster.takeovers))?;
+        for waiting in cluster.waiting {
+            output.print_note(format_args!(
+                "sessions that wait for a server with the labels {}: {}",
+                waiting.labels.join(", "),
+                waiting.sessions
+            ))?;
+        }
         Ok(Exit::Done)
     }
 }

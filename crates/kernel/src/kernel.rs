@@ -305,8 +305,9 @@ impl Kernel {
         tasks.spawn(crate::store_health::watch(store, clock, health, tasks.clone(), wake_readers));
     }
 
-    /// Loads every unfinished session. Cost grows with the unfinished sessions, not with the stored ones.
-    async fn recover(&self) -> Result<(), Error> {
+    /// Loads every unfinished session. Cost grows with the unfinished sessions, not with the stored ones. Returns how many
+    /// sessions wait for a process with their labels.
+    async fn recover(&self) -> Result<usize, Error> {
         let unfinished = self.shared.store.unfinished().await?;
         // Other processes may be writing files of artifacts at this moment.
         if self.shared.options.homes.is_none() {
@@ -319,7 +320,7 @@ impl Kernel {
             self.shared.prune(session);
         }
         self.shared.store.requests_forget(Request::oldest_kept(self.shared.clock.now())).await?;
-        let mut loading = vec![];
+        let (mut loading, mut waiting) = (vec![], 0);
         for session in unfinished.live {
             let (ready, loaded) = oneshot::channel();
             self.shared.load(session, Some(ready))?;
@@ -329,10 +330,12 @@ impl Kernel {
             match loaded.await.unwrap_or_else(|_| Err(Error::session_panicked(session))) {
                 // A session that cannot be loaded does not prevent the start; calls to it report the error.
                 Err(error) if error.is_of_server() => return Err(error),
+                Err(Error::NoServer(_)) => waiting += 1,
                 _ => {}
             }
         }
-        self.lose_process_local_bindings(&unfinished.bound).await
+        self.lose_process_local_bindings(&unfinished.bound).await?;
+        Ok(waiting)
     }
 
     /// The background tasks, which a shutdown waits for.

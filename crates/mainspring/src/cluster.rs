@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use mainspring_api::{Cluster, ClusterServer};
+use mainspring_api::{Cluster, ClusterServer, ClusterWaiting};
 use mainspring_core::placement::Offer;
 use mainspring_core::{LeaseTimes, NodeId};
 use mainspring_http::Servers;
@@ -55,7 +55,11 @@ impl Member {
         let address = config.cluster.address.clone().ok_or_else(|| missing("cluster.address"))?;
         let secret = config.cluster.secret_file.as_deref().ok_or_else(|| missing("cluster.secret_file"))?;
         let token = shared_token(secret)?;
-        let mut offer = Offer { adapters: vec![], folders: config.cluster.folders.clone() };
+        let mut offer = Offer {
+            adapters: vec![],
+            folders: config.cluster.folders.clone(),
+            labels: config.cluster.labels.clone(),
+        };
         if config.cluster.spread {
             offer.adapters = Node::adapters(config)?.into_iter().map(|adapter| adapter.adapter).collect();
         }
@@ -172,11 +176,18 @@ impl Member {
             working: server.is_working,
             sessions: server.sessions,
             adapters: server.adapters,
+            labels: server.labels,
             up_ms: server.up_ms,
             seen_ms: server.seen_ms,
         };
         let servers = seen.servers.into_iter().map(server).collect();
-        Ok(Cluster { servers, takeovers: seen.takeovers, lease_left_ms: Some(seen.lease_left_ms) })
+        let waiting = seen.waiting.into_iter().map(|(labels, sessions)| ClusterWaiting { labels, sessions });
+        Ok(Cluster {
+            servers,
+            takeovers: seen.takeovers,
+            lease_left_ms: Some(seen.lease_left_ms),
+            waiting: waiting.collect(),
+        })
     }
 
     /// Returns the id of this process.

@@ -376,6 +376,7 @@ fn kernel_options(config: &Config) -> Options {
         auto_title: config.titles == config::Titles::Heuristic,
         execute: true,
         homes: None,
+        labels: config.cluster.labels.clone(),
     }
 }
 

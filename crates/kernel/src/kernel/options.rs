@@ -76,6 +76,8 @@ pub struct Options {
     pub execute: bool,
     /// Set for a kernel that shares its store with others, each of which is the home of some sessions.
     pub homes: Option<Homes>,
+    /// The labels of this server, which sessions may demand.
+    pub labels: Vec<String>,
 }
 
 impl Default for Options {
@@ -109,6 +111,7 @@ impl Default for Options {
             auto_title: true,
             execute: true,
             homes: None,
+            labels: vec![],
         }
     }
 }

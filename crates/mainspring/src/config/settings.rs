@@ -20,7 +20,7 @@ use super::adapters::{ADAPTER_SETTINGS, AdapterConfig, AdapterSetting, WORKER_CO
 use super::owners::{self, OwnerConfig, OwnerSetting};
 use super::rule::artifact_store::{bucket_url, region};
 use super::rule::serving::{audience, claim, client_id, optional_path, origins};
-use super::rule::store::{folder_roots, listen_url, server_name, store_url};
+use super::rule::store::{folder_roots, labels, listen_url, server_name, store_url};
 use super::rule::{
     self, Input, Keywords, Rule, Value, adapter_name, address, command, host_names, keyword, log_filter,
     number, owner_name, path, policy_rules, switch, url,
@@ -340,6 +340,8 @@ settings! {
         spread, switch(), false;
         /// Folders beneath which the agents of this server can work, for new sessions of a cluster whose servers all execute sessions; empty for every folder.
         folders, folder_roots(), vec![];
+        /// Labels of this server, such as `["gpu", "eu"]`: a new session that needs labels is executed by a server that has all of them.
+        labels, labels(), vec![];
         /// URL at which the PostgreSQL of `store` sends notices between servers that all execute sessions, if `store` is that of a transaction pooler; `store` if empty.
         listen_url, listen_url(), None;
     }
@@ -408,6 +410,8 @@ pub struct Cluster {
     pub spread: bool,
     /// The folders beneath which the agents of this server can work; none for every folder.
     pub folders: Vec<String>,
+    /// The labels of this server, which sessions may need.
+    pub labels: Vec<String>,
     /// The URL at which the database sends notices to this server, if not that of the store.
     pub listen_url: Option<String>,
 }

@@ -133,6 +133,7 @@ fn the_defaults_are_as_documented() {
                 lease_ms: 10_000,
                 spread: false,
                 folders: vec![],
+                labels: vec![],
                 listen_url: None
             },
             retry: Retry { base_ms: 500, max_ms: 30_000 },

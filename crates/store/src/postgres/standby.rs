@@ -29,6 +29,8 @@ pub struct ServersSeen {
     pub takeovers: u64,
     /// Milliseconds until the lease expires if it is not renewed.
     pub lease_left_ms: u64,
+    /// The labels of sessions that have unfinished work and no home, and the number of sessions with these labels.
+    pub waiting: Vec<(Vec<String>, u64)>,
 }
 
 /// A server of a cluster, as the database knows it.
@@ -48,6 +50,8 @@ pub struct ServerSeen {
     pub is_working: bool,
     /// The names of the adapters that it can execute.
     pub adapters: Vec<String>,
+    /// The labels that sessions may demand.
+    pub labels: Vec<String>,
     /// The sessions that it has in memory, if it is one of several at work.
     pub sessions: u64,
     /// Milliseconds since it joined.
@@ -211,6 +215,7 @@ impl Standby {
                 is_active,
                 is_working: is_active || is_at_work,
                 adapters: offer.adapters,
+                labels: offer.labels,
                 sessions: if is_at_work { get_u64(row, 9)? } else { 0 },
                 up_ms: get_u64(row, 5)?,
                 seen_ms: get_u64(row, 6)?,
@@ -219,7 +224,8 @@ impl Standby {
         let damaged = |error: StoreError| PostgresError::Database(error.to_string());
         let servers = rows.iter().map(read).collect::<Result<_, _>>().map_err(damaged)?;
         let takeovers = get_u64(&lease, 0).map_err(damaged)?;
-        Ok(ServersSeen { servers, takeovers, lease_left_ms: get_u64(&lease, 1).map_err(damaged)? })
+        let waiting = waiting(&client).await.map_err(fail)?;
+        Ok(ServersSeen { servers, takeovers, lease_left_ms: get_u64(&lease, 1).map_err(damaged)?, waiting })
     }
 
     /// Resolves when this server may not act any more: it must end at once.
@@ -291,6 +297,22 @@ impl Standby {
         *slot = Some(client);
         Ok(is_free)
     }
+}
+
+/// Counts the sessions that have unfinished runs, labels and no home.
+async fn waiting(client: &Client) -> Result<Vec<(Vec<String>, u64)>, Error> {
+    let sql = "SELECT s.body::json ->> 'labels', count(*) FROM sessions AS s
+               WHERE s.session_id IN (SELECT session_id FROM runs WHERE NOT ended) AND s.status <> 'deleted'
+                 AND s.body::json ->> 'labels' IS NOT NULL
+                 AND NOT EXISTS (SELECT 1 FROM leases AS l JOIN node_leases AS n USING (node_id)
+                                 WHERE l.session_id = s.session_id)
+               GROUP BY 1 ORDER BY 1";
+    let mut waiting = vec![];
+    for row in client.query_typed(sql, &[]).await? {
+        let labels = serde_json::from_str(row.try_get(0)?).unwrap_or_default();
+        waiting.push((labels, u64::try_from(row.try_get::<_, i64>(1)?).unwrap_or(0)));
+    }
+    Ok(waiting)
 }
 
 impl std::fmt::Debug for Standby {

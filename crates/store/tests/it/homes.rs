@@ -25,7 +25,11 @@ fn seat(n: u8) -> Seat {
         place: Some(format!("place {n}")),
         times: LeaseTimes::new(LEASE_MS),
         limit_file: None,
-        offer: Offer { adapters: vec!["script".into()], folders: vec![] },
+        offer: Offer {
+            adapters: vec!["script".into()],
+            labels: vec![format!("label-{n}")],
+            ..Offer::default()
+        },
     }
 }
 
@@ -77,7 +81,8 @@ async fn several_servers_write_at_the_same_time_and_a_session_has_one_home() {
     let homes = sees(&second, |homes| homes.servers.len() == 2 && homes.leader.is_some()).await;
     assert_eq!((names(&homes), homes.leader), (vec!["server 1", "server 2"], Some(node(1))));
     assert_eq!(homes.server(node(1)).unwrap().address, "http://server1");
-    assert_eq!(homes.server(node(2)).unwrap().candidate.offer.adapters, ["script"]);
+    let offer = &homes.server(node(2)).unwrap().candidate.offer;
+    assert_eq!((offer.adapters.join(" "), offer.labels.join(" ")), ("script".into(), "label-2".into()));
     let fences = [make_session(&a, 1, node(1)).await, make_session(&b, 2, node(2)).await];
     a.commit(one_event(fences[0], 3)).await.unwrap();
     b.commit(one_event(fences[1], 4)).await.unwrap();
@@ -133,6 +138,46 @@ async fn a_session_without_a_home_is_claimed_by_one_server() {
     let unmade = b.lease_take(session_id(9), node(2)).await.unwrap();
     b.lease_release(unmade).await.unwrap();
     assert_eq!(psql(&url, "SELECT count(*) FROM leases"), "1");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_is_not_in_memory_can_be_handed_to_another_server() {
+    let url = database();
+    let (_first, a) = join(&url, seat(1)).await;
+    let (second, b) = join(&url, seat(2)).await;
+    let fence = make_session(&a, 1, node(1)).await;
+    assert_eq!(a.home_assign(session_id(1), node(2)).await, Ok(false), "it is in memory");
+    a.lease_release(fence).await.unwrap();
+    assert_eq!(b.home_assign(session_id(1), node(2)).await, Ok(false), "it is not without a home");
+    assert_eq!(a.home_assign(session_id(1), node(9)).await, Ok(false), "there is no such server");
+    assert_eq!((a.home_find(session_id(1)).await, b.inbox_at_home().await), (Ok(Some(node(1))), Ok(vec![])));
+    assert_eq!(a.home_assign(session_id(1), node(2)).await, Ok(true));
+    assert_eq!(a.home_find(session_id(1)).await, Ok(Some(node(2))));
+    assert_eq!((a.inbox_at_home().await, b.inbox_at_home().await), (Ok(vec![]), Ok(vec![session_id(1)])));
+    let held = Err(StoreError::HeldElsewhere { node: node(2) });
+    assert_eq!(a.lease_take(session_id(1), node(1)).await.map(drop), held);
+    let taken = b.lease_take(session_id(1), node(2)).await.unwrap();
+    b.commit(one_event(taken, 3)).await.unwrap();
+    assert_eq!(b.inbox_at_home().await, Ok(vec![]), "it is loaded once");
+    // One whose server has ended has no home.
+    second.leave().await.unwrap();
+    assert_eq!(a.home_find(session_id(1)).await, Ok(None));
+    assert_eq!(a.home_assign(session_id(1), node(2)).await, Ok(false));
+    assert_eq!(a.home_assign(session_id(1), node(1)).await, Ok(true));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_that_wait_for_labels_are_counted() {
+    let url = database();
+    let (server, a) = join(&url, seat(1)).await;
+    for (n, labels) in [(1, vec!["gpu".to_owned()]), (2, vec!["gpu".to_owned()]), (3, vec![])] {
+        let fence = make_session(&a, n, node(1)).await;
+        let labelled = Session { labels, ..session(n) };
+        commit(&a, fence, vec![row_session(labelled)], vec![]).await.unwrap();
+    }
+    assert_eq!(server.servers().await.unwrap().waiting, []);
+    psql(&url, "DELETE FROM leases");
+    assert_eq!(server.servers().await.unwrap().waiting, [(vec!["gpu".to_owned()], 2)]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
