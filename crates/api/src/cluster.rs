@@ -59,6 +59,12 @@ pub struct ClusterServer {
     /// The labels of the server, which sessions may need.
     #[serde(default)]
     pub labels: Vec<String>,
+    /// The runs whose agent is a process that the server may execute at this moment, if all servers share a limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workers: Option<u64>,
+    /// The runs of agents without a process that the server may execute at this moment, if all servers share a limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_process_runs: Option<u64>,
     /// Milliseconds since the server was started.
     pub up_ms: u64,
     /// Milliseconds since the server has shown that it is there.

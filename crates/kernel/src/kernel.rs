@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
+use mainspring_core::permits::PermitPool;
 use mainspring_core::{
     Cursor, History, Limits, ModelList, NodeId, Resource, RunLimits, RunOption, RunOptions, SessionId, Time,
 };
@@ -67,6 +68,7 @@ mod memory;
 mod networks;
 mod open_waits;
 mod options;
+mod permits;
 mod pins;
 mod portable;
 mod processes;
@@ -288,8 +290,9 @@ impl Kernel {
             tasks.spawn(crate::retention::remove_loose_blobs(shared, delay_ms, clock.clone(), tasks.clone()));
         }
         tasks.spawn(crate::indexer::index(store.clone(), clock.clone(), search_stale.clone(), tasks.clone()));
-        let Options { max_workers, max_in_process_runs, .. } = *options;
-        scheduler.add(max_workers, max_in_process_runs.unwrap_or_default());
+        let [workers, in_process] = self.permit_caps();
+        let own = |pool, permits| if options.shared_permits.contains(&pool) { 0 } else { permits };
+        scheduler.add(own(PermitPool::Workers, workers), own(PermitPool::InProcess, in_process));
     }
 
     /// Starts testing whether the store can be written.

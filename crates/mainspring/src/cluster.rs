@@ -10,6 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use mainspring_api::{Cluster, ClusterServer, ClusterWaiting};
+use mainspring_core::permits::PermitPool;
 use mainspring_core::placement::Offer;
 use mainspring_core::{LeaseTimes, NodeId};
 use mainspring_http::Servers;
@@ -17,7 +18,7 @@ use mainspring_kernel::Kernel;
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::files::read_small;
 use mainspring_kernel::ids::Ids;
-use mainspring_store::{PostgresOptions, PostgresStore, Seat, ServerSeen, Standby, StateDir};
+use mainspring_store::{PostgresOptions, PostgresStore, Seat, ServerSeen, SharedPermits, Standby, StateDir};
 use secrecy::zeroize::Zeroizing;
 use tokio::sync::watch;
 
@@ -41,6 +42,8 @@ pub struct Member {
     address: String,
     /// True if it executes sessions beside the others.
     is_spread: bool,
+    /// The permits that all servers share, by pool.
+    permit_limits: [Option<usize>; 2],
     /// The servers at work, for the HTTP edge.
     servers: watch::Sender<Servers>,
     // Released last.
@@ -88,7 +91,8 @@ impl Member {
         };
         let standby = standby.map_err(|error| NodeError::postgres(config, &error))?;
         let (is_spread, servers) = (config.cluster.spread, watch::Sender::new(Servers::default()));
-        Ok(Self { standby, node, name, address, is_spread, servers, _state_dir: state_dir })
+        let permit_limits = config.cluster.permit_limits();
+        Ok(Self { standby, node, name, address, is_spread, permit_limits, servers, _state_dir: state_dir })
     }
 
     /// Waits until this server can execute sessions beside others and one of them leads, and opens the store. May be
@@ -108,6 +112,14 @@ impl Member {
             kernel.tasks().spawn(homes::publish(Arc::clone(self), kernel.tasks().clone()));
             kernel.tasks().spawn(homes::follow(Arc::clone(self), kernel.clone()));
             kernel.tasks().spawn(homes::hear(Arc::clone(self), kernel.clone()));
+        }
+        if self.permit_limits.iter().any(Option::is_some) {
+            let (asks, gets) = (kernel.clone(), kernel.clone());
+            self.standby.share_permits(SharedPermits::new(
+                self.permit_limits,
+                move |pool| asks.permit_demand(pool),
+                move |pool, permits| gets.permits_resize(pool, permits),
+            ));
         }
     }
 
@@ -167,6 +179,8 @@ impl Member {
     /// Reads the servers of the cluster.
     pub async fn status(&self) -> Result<Cluster, String> {
         let seen = self.standby.servers().await.map_err(|error| error.to_string())?;
+        let limits = self.permit_limits;
+        let permits = |pool: PermitPool, held: [u64; 2]| limits[pool as usize].map(|_| held[pool as usize]);
         let server = |server: ServerSeen| ClusterServer {
             node_id: server.node,
             name: server.name,
@@ -177,6 +191,8 @@ impl Member {
             sessions: server.sessions,
             adapters: server.adapters,
             labels: server.labels,
+            workers: permits(PermitPool::Workers, server.permits),
+            in_process_runs: permits(PermitPool::InProcess, server.permits),
             up_ms: server.up_ms,
             seen_ms: server.seen_ms,
         };

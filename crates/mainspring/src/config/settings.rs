@@ -342,6 +342,10 @@ settings! {
         folders, folder_roots(), vec![];
         /// Labels of this server, such as `["gpu", "eu"]`: a new session that needs labels is executed by a server that has all of them.
         labels, labels(), vec![];
+        /// Maximum number of active runs whose agent is a process on all servers of a cluster together, in addition to the `max_workers` of each; 0 for no limit. The same on each server.
+        max_workers, number(0, 1_000_000), 0;
+        /// Maximum number of active runs of agents without a process on all servers of a cluster together, in addition to the `max_in_process_runs` of each; 0 for no limit. The same on each server.
+        max_in_process_runs, number(0, 1_000_000), 0;
         /// URL at which the PostgreSQL of `store` sends notices between servers that all execute sessions, if `store` is that of a transaction pooler; `store` if empty.
         listen_url, listen_url(), None;
     }
@@ -412,11 +416,20 @@ pub struct Cluster {
     pub folders: Vec<String>,
     /// The labels of this server, which sessions may need.
     pub labels: Vec<String>,
+    /// The active runs with a process on all servers together; 0 for no limit.
+    pub max_workers: usize,
+    /// The active runs without a process on all servers together; 0 for no limit.
+    pub max_in_process_runs: usize,
     /// The URL at which the database sends notices to this server, if not that of the store.
     pub listen_url: Option<String>,
 }
 
 impl Cluster {
+    /// Returns the permits that all servers share, by [`PermitPool`]; `None` for a pool that each server has of its own.
+    pub fn permit_limits(&self) -> [Option<usize>; 2] {
+        [self.max_workers, self.max_in_process_runs].map(|limit| (self.spread && limit > 0).then_some(limit))
+    }
+
     /// True if this server is one of several.
     pub fn is_enabled(&self) -> bool {
         self.address.is_some()

@@ -134,6 +134,8 @@ fn the_defaults_are_as_documented() {
                 spread: false,
                 folders: vec![],
                 labels: vec![],
+                max_workers: 0,
+                max_in_process_runs: 0,
                 listen_url: None
             },
             retry: Retry { base_ms: 500, max_ms: 30_000 },

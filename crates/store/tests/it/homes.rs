@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
+use mainspring_core::permits::{Demand, PermitPool};
 use mainspring_core::placement::Offer;
 use mainspring_core::*;
 use mainspring_kernel::boot_time::boot_time_ms;
 use mainspring_kernel::store::{Commit, Fence, Row, Store, StoreError};
-use mainspring_store::{Homes, PostgresError, PostgresOptions, PostgresStore, Seat, Standby};
+use mainspring_store::{Homes, PostgresError, PostgresOptions, PostgresStore, Seat, SharedPermits, Standby};
+use parking_lot::Mutex;
+use tokio::sync::watch;
 
 use crate::cluster::{database, psql};
 use crate::fixtures::*;
@@ -164,6 +167,72 @@ async fn a_session_that_is_not_in_memory_can_be_handed_to_another_server() {
     assert_eq!(a.home_find(session_id(1)).await, Ok(None));
     assert_eq!(a.home_assign(session_id(1), node(2)).await, Ok(false));
     assert_eq!(a.home_assign(session_id(1), node(1)).await, Ok(true));
+}
+
+/// The permits of a server: those that it has, uses and wants.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+struct Work {
+    size: usize,
+    used: usize,
+    wanted: usize,
+}
+
+/// Shares four permits of runs with a process, as a server does whose work is `work`.
+fn share_four(server: &Standby) -> watch::Sender<Work> {
+    let work = watch::Sender::new(Work::default());
+    let (asks, gets) = (work.clone(), work.clone());
+    let demand = move |pool: PermitPool| {
+        assert_eq!(pool, PermitPool::Workers, "the other pool is not shared");
+        let Work { size, wanted, .. } = *asks.borrow();
+        (Demand { cap: 9, owners: [("ada".to_owned(), wanted)].into() }, size)
+    };
+    let resize = move |_, permits: usize| gets.send_modify(|work| work.size = permits.max(work.used));
+    server.share_permits(SharedPermits::new([Some(4), None], demand, resize));
+    work
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn permits_of_all_servers_follow_the_demand_and_end_with_their_server() {
+    let url = database();
+    let (first, _a) = join(&url, seat(1)).await;
+    let (second, _b) = join(&url, seat(2)).await;
+    sees(&first, |homes| homes.leader == Some(node(1)) && homes.servers.len() == 2).await;
+    let (a, b) = (share_four(&first), share_four(&second));
+    let reaches = async |work: &watch::Sender<Work>, size: usize| {
+        work.subscribe().wait_for(|work| work.size == size).await.unwrap();
+    };
+    // Without demand they are divided evenly.
+    tokio::join!(reaches(&a, 2), reaches(&b, 2));
+    assert_eq!(second.servers().await.unwrap().servers[1].permits, [2, 0]);
+    // The second one needs all of them, and the first one none.
+    b.send_modify(|work| work.wanted = 9);
+    tokio::join!(reaches(&a, 0), reaches(&b, 4));
+    // It uses three, and the first one wants some too: it gets the fourth, and no other until one is returned.
+    b.send_modify(|work| work.used = 3);
+    a.send_modify(|work| work.wanted = 9);
+    tokio::join!(reaches(&a, 1), reaches(&b, 3));
+    let beat = async || {
+        // Some exchanges of both servers.
+        let no = "SELECT min(permits_no) FROM node_leases";
+        let before: u64 = psql(&url, no).parse().unwrap();
+        while psql(&url, no).parse::<u64>().unwrap() < before + 3 {}
+    };
+    beat().await;
+    assert_eq!((a.borrow().size, b.borrow().size), (1, 3));
+    b.send_modify(|work| (work.used, work.size) = (2, 2));
+    reaches(&a, 2).await;
+    // Those of a server that ends are given to the others, not before it has left.
+    refuse_renewals(&url, node(2));
+    a.send_modify(|work| work.used = 2);
+    let held = Mutex::new(vec![]);
+    let watch = async {
+        while a.borrow().size < 4 {
+            held.lock().push((psql(&url, "SELECT count(*) FROM node_leases"), a.borrow().size));
+        }
+    };
+    watch.await;
+    let early = held.lock().iter().any(|(servers, size)| servers == "2" && *size > 2);
+    assert!(!early, "{held:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

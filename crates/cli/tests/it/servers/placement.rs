@@ -1,4 +1,4 @@
-//! Where sessions of servers that share the work are executed: labels.
+//! Where and when sessions of servers that share the work are executed: labels, and limits of all servers together.
 
 use super::spread::until;
 use super::*;
@@ -86,4 +86,51 @@ async fn a_session_with_labels_is_executed_by_a_server_that_has_them_or_waits_fo
     assert_eq!(servers.home("only"), Some(1));
     let status = send(servers.request(0, Method::GET, "/v1/cluster")).await.unwrap();
     assert!(status["waiting"].is_null(), "{status}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_servers_together_keep_to_a_limit_of_active_runs() {
+    let limit = vec![("MAINSPRING_CLUSTER_MAX_IN_PROCESS_RUNS", "2")];
+    let mut servers = Servers::start_with_settings(vec![limit; 3], true).await;
+    let active = |servers: &Servers| -> u64 {
+        let sql = "SELECT count(*) FROM runs WHERE status IN ('starting', 'running')";
+        psql(&servers.database, sql).parse().unwrap()
+    };
+    for n in 0..9 {
+        servers.prompt(n % 3, &format!("k{n}"), "sleep 300ms; say done").await;
+    }
+    let mut most = 0;
+    let ended = "SELECT count(*) FROM runs WHERE status = 'succeeded'";
+    while psql(&servers.database, ended) != "9" {
+        most = most.max(active(&servers));
+        assert!(most <= 2, "{most} runs are active at the same time");
+    }
+    assert_eq!(most, 2, "the limit is used");
+    // One server has all permits, and is killed: the others get them when it is taken over.
+    for key in ["long1", "long2"] {
+        servers.prompt(1, key, "sleep 60m").await;
+    }
+    until(async || (active(&servers) == 2).then_some(())).await;
+    let status = send(servers.request(0, Method::GET, "/v1/cluster")).await.unwrap();
+    let blocks: Vec<u64> = status["servers"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|server| server["inProcessRuns"].as_u64().unwrap())
+        .collect();
+    assert_eq!(blocks, [0, 2, 0], "{status}");
+    let waits = servers.prompt(0, "waits", "say done").await;
+    let node = servers.node(1);
+    let mut child = servers.children.remove(&1).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let path = format!("/v1/runs/{}", waits["runId"].as_str().unwrap());
+    let run = send(servers.request(0, Method::GET, &path)).await.unwrap();
+    assert_eq!(run["status"], "queued", "its server may still act");
+    servers.wait_until_gone(&node);
+    until(async || {
+        let run = send(servers.request(0, Method::GET, &path)).await?;
+        (run["status"] == "succeeded").then_some(())
+    })
+    .await;
 }

@@ -36,7 +36,7 @@ impl Servers {
     }
 
     /// Sends a prompt through the server `n` until it is accepted. Returns the run.
-    async fn prompt(&self, n: usize, key: &str, prompt: &str) -> Value {
+    pub(super) async fn prompt(&self, n: usize, key: &str, prompt: &str) -> Value {
         let body = json!({"prompt": prompt, "adapter": "script", "session": {"key": key}});
         until(async || send(self.request(n, Method::POST, "/v1/runs").json(&body)).await).await
     }
