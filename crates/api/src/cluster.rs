@@ -15,6 +15,20 @@ pub struct Cluster {
     /// Milliseconds for which the active server has the database if it does not renew its lease; absent without a cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_left_ms: Option<u64>,
+    /// The sessions with unfinished runs that wait because no server has their labels.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waiting: Vec<ClusterWaiting>,
+}
+
+/// Sessions with unfinished runs that no server executes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct ClusterWaiting {
+    /// The labels that the sessions need.
+    pub labels: Vec<String>,
+    /// The number of sessions.
+    pub sessions: u64,
 }
 
 /// A server of a cluster.
@@ -42,6 +56,15 @@ pub struct ClusterServer {
     /// The adapters of the server, if all servers execute sessions.
     #[serde(default)]
     pub adapters: Vec<String>,
+    /// The labels of the server, which sessions may need.
+    #[serde(default)]
+    pub labels: Vec<String>,
+    /// The runs whose agent is a process that the server may execute at this moment, if all servers share a limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workers: Option<u64>,
+    /// The runs of agents without a process that the server may execute at this moment, if all servers share a limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_process_runs: Option<u64>,
     /// Milliseconds since the server was started.
     pub up_ms: u64,
     /// Milliseconds since the server last reported that it is alive.

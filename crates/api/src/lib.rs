@@ -57,7 +57,7 @@ pub use audit::{AuditActor, AuditKind, AuditListQuery, AuditOrigin, AuditRecord}
 pub use binding::{BindingAdoption, BindingListQuery, SessionAdopted, SessionAdoption};
 pub use card::{CardLine, SessionCard, SessionView};
 pub use change::{ChangesQuery, ChangesState, FileChange, SessionChanges, TurnChanges};
-pub use cluster::{Cluster, ClusterServer};
+pub use cluster::{Cluster, ClusterServer, ClusterWaiting};
 pub use delegation::{Delegate, Delegated, DelegationView, RunDelegations};
 pub use event::{CaughtUp, EventsQuery, OwnerEventsQuery, StoreNotice, SubscriptionMode, Thought};
 pub use feed::{FeedItem, FeedSnapshot, LiveChange, LiveSession, LiveStatus};

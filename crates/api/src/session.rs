@@ -81,6 +81,9 @@ pub struct SessionTarget {
     /// agent definition.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<String>,
+    /// The labels that a server of a cluster must have to execute a new session.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub labels: Vec<String>,
     /// Creates the session: true, or the key it gets, which must be free.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub new: Option<NewName>,

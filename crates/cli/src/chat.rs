@@ -64,6 +64,9 @@ pub(super) struct Chat {
     /// Working directory of the agent
     #[arg(long, value_name = "DIR")]
     cwd: Option<String>,
+    /// Label that a server of a cluster must have to execute a new session; may be repeated
+    #[arg(long, value_name = "LABEL")]
+    label: Vec<String>,
 }
 
 impl Chat {
@@ -375,6 +378,7 @@ impl Conversation<'_, '_> {
             key: Some(self.chat.session.clone().unwrap_or_else(|| self.generated_key.clone())),
             surface_kind: Some("cli".into()),
             agent_definition: self.chat.agent.clone(),
+            labels: self.chat.label.clone(),
             cwd: self.context.new_session_folder(self.chat.cwd.as_deref(), Some(&adapter))?,
             adapter: Some(adapter),
             ..SessionTarget::default()

@@ -1,6 +1,7 @@
 //! `mainspring cluster`
 
 use clap::Subcommand;
+use mainspring_api::ClusterServer;
 
 use super::Context;
 use super::connection::{Connection, Purpose};
@@ -34,6 +35,7 @@ impl Cluster {
         }
         // Only servers that share the work report their adapters.
         let shares_work = cluster.servers.iter().any(|server| !server.adapters.is_empty());
+        let blocks: Vec<String> = cluster.servers.iter().filter_map(block).collect();
         let rows = cluster.servers.into_iter().map(|server| {
             let role = match (server.active, server.working) {
                 (true, _) if shares_work => "leads",
@@ -47,6 +49,7 @@ impl Cluster {
                 server.name,
                 role.to_owned(),
                 server.sessions.to_string(),
+                server.labels.join(", "),
                 server.address,
                 server.version,
                 seconds(server.up_ms),
@@ -54,12 +57,31 @@ impl Cluster {
             ]
         });
         output.print_table(
-            &["server", "role", "sessions", "address", "version", "up", "seen"],
+            &["server", "role", "sessions", "labels", "address", "version", "up", "seen"],
             rows.collect(),
         )?;
         output.print_note(format_args!("takeovers: {}", cluster.takeovers))?;
+        for block in blocks {
+            output.print_note(block)?;
+        }
+        for waiting in cluster.waiting {
+            output.print_note(format_args!(
+                "sessions that wait for a server with the labels {}: {}",
+                waiting.labels.join(", "),
+                waiting.sessions
+            ))?;
+        }
         Ok(Exit::Done)
     }
+}
+
+/// Describes the runs that a server may execute of those that all servers share.
+fn block(server: &ClusterServer) -> Option<String> {
+    let kinds = [(server.workers, "with a process"), (server.in_process_runs, "without a process")];
+    let counts: Vec<String> =
+        kinds.into_iter().filter_map(|(runs, kind)| Some(format!("{} {kind}", runs?))).collect();
+    (!counts.is_empty())
+        .then(|| format!("active runs that {} may have now: {}", server.name, counts.join(", ")))
 }
 
 fn seconds(ms: u64) -> String {

@@ -69,6 +69,9 @@ pub(super) struct Prompt {
     /// Working directory of the agent
     #[arg(long, value_name = "DIR")]
     cwd: Option<String>,
+    /// Label that a server of a cluster must have to execute a new session; may be repeated
+    #[arg(long, value_name = "LABEL")]
+    label: Vec<String>,
     /// JSON file with one or more client tools; may be repeated
     #[arg(long, value_name = "FILE")]
     tool: Vec<PathBuf>,
@@ -149,6 +152,7 @@ impl Prompt {
                 surface_kind: Some("cli".into()),
                 cwd: context.new_session_folder(self.cwd.as_deref(), self.adapter.as_deref())?,
                 agent_definition: self.agent_definition,
+                labels: self.label,
                 ..SessionTarget::default()
             },
             prompt: match text.is_empty() && (self.regenerate.is_some() || !self.attach.is_empty()) {

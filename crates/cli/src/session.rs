@@ -259,6 +259,9 @@ pub(super) struct SessionOptions {
     /// Working directory of the agent
     #[arg(long, value_name = "DIR")]
     cwd: Option<String>,
+    /// Label that a server of a cluster must have to execute a new session; may be repeated
+    #[arg(long, value_name = "LABEL")]
+    label: Vec<String>,
 }
 
 /// A created or loaded session as JSON.
@@ -276,7 +279,7 @@ async fn start_session(
     load: Option<String>,
     options: SessionOptions,
 ) -> Result<(), CliError> {
-    let SessionOptions { title, adapter, model, profile, system, cwd } = options;
+    let SessionOptions { title, adapter, model, profile, system, cwd, label } = options;
     let cwd = match new.is_some() {
         true => context.new_session_folder(cwd.as_deref(), adapter.as_deref())?,
         false => context.folder(cwd.as_deref())?,
@@ -292,6 +295,7 @@ async fn start_session(
         model_profile: profile,
         system_prompt: system,
         cwd,
+        labels: label,
         ..SessionTarget::default()
     };
     let started = connection.request(async |client| client.session_resolve(&target, None).await).await?;

@@ -28,6 +28,7 @@ pub mod memory;
 pub mod message;
 pub mod model;
 pub mod network;
+pub mod permits;
 pub mod placement;
 mod process;
 pub mod quota;

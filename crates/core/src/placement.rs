@@ -1,9 +1,13 @@
 //! Placement: which server of a cluster becomes the home of a new session.
 //!
 //! ```text
-//! has the adapter, reaches the folder ──▶ the server that received the request, unless it has far more sessions
-//!                                     └─▶ else the one with the fewest sessions, ties by name
+//! has the labels, has the adapter, reaches the folder ──▶ the server that received the request, unless it has far more
+//!                                                     │   sessions
+//!                                                     └─▶ else the one with the fewest sessions, ties by name
 //! ```
+//!
+//! A session that has lost its home is placed again by its labels: no server without them ever executes it. Its adapter and
+//! folder only decide among the servers that have the labels.
 //!
 //! Invariant: the same servers and the same wish give the same home, whichever server decides.
 
@@ -11,12 +15,16 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::NodeId;
+use crate::{NodeId, Session};
 
 /// How many times as many sessions as the least busy server the receiving server may have and still keep a new one.
 const KEEP_FACTOR: u64 = 2;
 /// Below this number of sessions, the receiving server keeps a new one whatever the others have.
 const KEEP_BELOW: u64 = 8;
+/// The labels that a session or a server may have.
+const MAX_LABELS: usize = 16;
+/// The bytes of a label.
+const MAX_LABEL_BYTES: usize = 64;
 
 /// The adapters and folders of a server.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -26,15 +34,25 @@ pub struct Offer {
     /// The folders beneath which its agents can work; none for every folder.
     #[serde(default)]
     pub folders: Vec<String>,
+    /// The labels that sessions may demand.
+    #[serde(default)]
+    pub labels: Vec<String>,
 }
 
 impl Offer {
-    /// True if the server has the adapter and reaches the folder.
+    /// True if the server has all of `labels`.
+    pub fn has_labels(&self, labels: &[String]) -> bool {
+        labels.iter().all(|label| self.labels.contains(label))
+    }
+
+    /// True if the server has the labels and the adapter, and reaches the folder.
     pub fn covers(&self, wish: Wish<'_>) -> bool {
         let reaches = |folder: &str| {
             self.folders.is_empty() || self.folders.iter().any(|root| Path::new(folder).starts_with(root))
         };
-        self.adapters.iter().any(|known| known == wish.adapter) && wish.folder.is_none_or(reaches)
+        self.has_labels(wish.labels)
+            && self.adapters.iter().any(|known| known == wish.adapter)
+            && wish.folder.is_none_or(reaches)
     }
 }
 
@@ -45,6 +63,15 @@ pub struct Wish<'a> {
     pub adapter: &'a str,
     /// The folder in which its agent works.
     pub folder: Option<&'a str>,
+    /// The labels that its server must have.
+    pub labels: &'a [String],
+}
+
+impl<'a> Wish<'a> {
+    /// Returns what `session` needs.
+    pub fn of(session: &'a Session) -> Self {
+        Self { adapter: &session.adapter, folder: session.cwd.as_deref(), labels: &session.labels }
+    }
 }
 
 /// A server that may become the home of a session.
@@ -70,6 +97,62 @@ pub fn place(wish: Wish<'_>, here: NodeId, servers: &[Candidate]) -> Option<Node
     Some(kept.unwrap_or(least).node)
 }
 
+/// Chooses the home of a session that has lost it. The server `here` takes every session whose labels it has, so that
+/// parents and their children stay together. None if no server has the labels.
+pub fn place_again(wish: Wish<'_>, here: NodeId, servers: &[Candidate]) -> Option<NodeId> {
+    let labelled = || servers.iter().filter(|server| server.offer.has_labels(wish.labels));
+    if labelled().any(|server| server.node == here) {
+        return Some(here);
+    }
+    let rank = |server: &&Candidate| (!server.offer.covers(wish), server.sessions, server.name.clone());
+    labelled().min_by_key(rank).map(|server| server.node)
+}
+
+/// Explains that no server has all of `labels`, for the caller.
+pub fn no_server(labels: &[String], servers: &[Candidate]) -> String {
+    let is_unknown = |label: &&String| !servers.iter().any(|server| server.offer.labels.contains(label));
+    let unknown: Vec<&String> = labels.iter().filter(is_unknown).collect();
+    let quoted = |labels: &[&String]| {
+        let quoted: Vec<String> = labels.iter().map(|label| format!("`{label}`")).collect();
+        quoted.join(", ")
+    };
+    let why = match unknown.as_slice() {
+        [] => format!("no server has all of the labels {}", quoted(&labels.iter().collect::<Vec<_>>())),
+        [label] => format!("no server has the label `{label}`"),
+        unknown => format!("no server has the labels {}", quoted(unknown)),
+    };
+    let has = |server: &Candidate| match server.offer.labels.is_empty() {
+        true => format!("{} has none", server.name),
+        false => format!("{} has {}", server.name, server.offer.labels.join(", ")),
+    };
+    let has: Vec<String> = servers.iter().map(has).collect();
+    format!("{why} that the session needs: {}", has.join("; "))
+}
+
+/// Checks the labels of a session or a server.
+pub fn check_labels(labels: &[String]) -> Result<(), String> {
+    if labels.len() > MAX_LABELS {
+        return Err(format!("{} labels are too many; at most {MAX_LABELS}", labels.len()));
+    }
+    let is_usable = |label: &str| {
+        let mut chars = label.chars();
+        (1..=MAX_LABEL_BYTES).contains(&label.len())
+            && chars.all(|char| char.is_ascii_alphanumeric() || "_.-".contains(char))
+    };
+    match labels.iter().find(|label| !is_usable(label)) {
+        Some(label) => Err(format!(
+            "{label:?} is not a label: 1 to {MAX_LABEL_BYTES} letters, digits, `_`, `.` or `-` of ASCII"
+        )),
+        None => Ok(()),
+    }
+}
+
+/// Adds the labels of `more` that `labels` does not have.
+pub fn merged_labels(labels: &[String], more: &[String]) -> Vec<String> {
+    let more = more.iter().filter(|label| !labels.contains(label));
+    labels.iter().chain(more).cloned().collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -80,12 +163,12 @@ mod tests {
 
     fn server(n: u8, sessions: u64, adapters: &[&str], folders: &[&str]) -> Candidate {
         let owned = |list: &[&str]| list.iter().map(|&text| text.to_owned()).collect();
-        let offer = Offer { adapters: owned(adapters), folders: owned(folders) };
+        let offer = Offer { adapters: owned(adapters), folders: owned(folders), labels: vec![] };
         Candidate { node: node(n), name: format!("server {n}"), offer, sessions }
     }
 
     fn wish<'a>(adapter: &'a str, folder: Option<&'a str>) -> Wish<'a> {
-        Wish { adapter, folder }
+        Wish { adapter, folder, labels: &[] }
     }
 
     #[test]
@@ -116,6 +199,63 @@ mod tests {
         assert_eq!(at(9, 0), Some(node(2)));
         assert_eq!(at(200, 100), Some(node(1)));
         assert_eq!(at(201, 100), Some(node(2)));
+    }
+
+    /// A server with labels, which are separated by spaces.
+    fn labelled(n: u8, sessions: u64, labels: &str) -> Candidate {
+        let mut server = server(n, sessions, &["script"], &[]);
+        server.offer.labels = labels.split_whitespace().map(str::to_owned).collect();
+        server
+    }
+
+    #[test]
+    fn a_session_with_labels_goes_to_a_server_that_has_all_of_them() {
+        let servers =
+            [labelled(1, 0, ""), labelled(2, 5, "gpu eu"), labelled(3, 9, "gpu"), labelled(4, 7, "us")];
+        let owned = |labels: &str| labels.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        let placed = |labels: &str, adapter| {
+            let labels = owned(labels);
+            let wish = Wish { adapter, folder: None, labels: &labels };
+            (place(wish, node(1), &servers), place_again(wish, node(1), &servers))
+        };
+        let at = |n| Some(node(n));
+        assert_eq!(placed("gpu", "script"), (at(2), at(2)));
+        assert_eq!(placed("eu gpu", "script"), (at(2), at(2)));
+        assert_eq!(placed("us", "script"), (at(4), at(4)));
+        assert_eq!(placed("eu us", "script"), (None, None));
+        assert_eq!(placed("", "script"), (at(1), at(1)));
+        // One that exists is not lost because of an adapter, but a server without its labels never gets it.
+        assert_eq!(placed("us", "coder"), (None, at(4)));
+        assert_eq!(placed("", "coder"), (None, at(1)), "the leader takes what has no labels");
+        assert_eq!(placed("tpu", "coder"), (None, None));
+        let refused = |labels: &str| no_server(&owned(labels), &servers);
+        let have = "server 1 has none; server 2 has gpu, eu; server 3 has gpu; server 4 has us";
+        assert_eq!(
+            refused("gpu tpu"),
+            format!("no server has the label `tpu` that the session needs: {have}")
+        );
+        assert_eq!(
+            refused("eu us"),
+            format!("no server has all of the labels `eu`, `us` that the session needs: {have}")
+        );
+        assert_eq!(
+            refused("a b eu"),
+            format!("no server has the labels `a`, `b` that the session needs: {have}")
+        );
+    }
+
+    #[test]
+    fn labels_are_short_names() {
+        let check =
+            |labels: &[&str]| check_labels(&labels.iter().map(|&it| it.to_owned()).collect::<Vec<_>>());
+        assert_eq!(check(&[]), Ok(()));
+        assert_eq!(check(&["gpu", "eu-west-1", "a_b.c", &"x".repeat(64)]), Ok(()));
+        for wrong in ["", "a b", "ä", "a,b", &"x".repeat(65)] {
+            assert!(check(&["ok", wrong]).is_err(), "{wrong:?}");
+        }
+        assert!(check(&["a"; 16]).is_ok() && check(&["a"; 17]).is_err());
+        let merged = merged_labels(&["a".into(), "b".into()], &["b".into(), "c".into()]);
+        assert_eq!(merged, ["a", "b", "c"]);
     }
 
     #[test]

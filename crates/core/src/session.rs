@@ -114,6 +114,9 @@ pub struct Session {
     /// The milliseconds that the session stays in memory while it is idle. Absent: the server's setting.
     #[serde(rename = "idleUnloadMs", default, skip_serializing_if = "Option::is_none")]
     pub idle_unload_ms: Option<u64>,
+    /// The labels that a server of a cluster must have to execute the session's runs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub labels: Vec<String>,
 }
 
 /// The session and message that a session was forked from.
@@ -396,6 +399,7 @@ mod tests {
             rules: vec![],
             tools: vec![],
             idle_unload_ms: None,
+            labels: vec![],
         }
     }
 

@@ -312,6 +312,9 @@ pub enum Error {
         /// The server.
         node: NodeId,
     },
+    /// No server of the cluster has the labels that the session needs, and nothing was changed. Retry when one has joined.
+    #[error("{0}; try again when such a server has joined, or leave the label out")]
+    NoServer(String),
     /// The audit log cannot be written, and nothing was changed. Retry later.
     #[error(
         "the audit log cannot be written, so nothing may be changed ({0}): free space, or set audit.on_failure to report"
@@ -381,7 +384,7 @@ impl Error {
         Self::ShuttingDown => "shutting_down",
         Self::StoreFull(_) => "store_full",
         Self::AuditFailed(_) => "audit_failed",
-        Self::Unavailable(_) | Self::Elsewhere { .. } => "unavailable",
+        Self::Unavailable(_) | Self::Elsewhere { .. } | Self::NoServer(_) => "unavailable",
         Self::StoreLost(_) => "store_lost",
         Self::Corrupt(_) => "corrupt",
         Self::SessionFailed { .. } => "session_failed",
@@ -405,6 +408,7 @@ impl Error {
                 | Self::AuditFailed(_)
                 | Self::Unavailable(_)
                 | Self::Elsewhere { .. }
+                | Self::NoServer(_)
         )
     }
 

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
+use mainspring_core::permits::PermitPool;
 use mainspring_core::{
     Cursor, History, Limits, ModelList, NodeId, Resource, RunLimits, RunOption, RunOptions, SessionId, Time,
 };
@@ -67,6 +68,7 @@ mod memory;
 mod networks;
 mod open_waits;
 mod options;
+mod permits;
 mod pins;
 mod portable;
 mod processes;
@@ -288,8 +290,9 @@ impl Kernel {
             tasks.spawn(crate::retention::remove_loose_blobs(shared, delay_ms, clock.clone(), tasks.clone()));
         }
         tasks.spawn(crate::indexer::index(store.clone(), clock.clone(), search_stale.clone(), tasks.clone()));
-        let Options { max_workers, max_in_process_runs, .. } = *options;
-        scheduler.add(max_workers, max_in_process_runs.unwrap_or_default());
+        let [workers, in_process] = self.permit_caps();
+        let own = |pool, permits| if options.shared_permits.contains(&pool) { 0 } else { permits };
+        scheduler.add(own(PermitPool::Workers, workers), own(PermitPool::InProcess, in_process));
     }
 
     /// Starts testing whether the store can be written.
@@ -305,8 +308,9 @@ impl Kernel {
         tasks.spawn(crate::store_health::watch(store, clock, health, tasks.clone(), wake_readers));
     }
 
-    /// Loads every unfinished session. Cost grows with the unfinished sessions, not with the stored ones.
-    async fn recover(&self) -> Result<(), Error> {
+    /// Loads every unfinished session. Cost grows with the unfinished sessions, not with the stored ones. Returns how many
+    /// sessions wait for a process with their labels.
+    async fn recover(&self) -> Result<usize, Error> {
         let unfinished = self.shared.store.unfinished().await?;
         // Other processes may be writing files of artifacts at this moment.
         if self.shared.options.homes.is_none() {
@@ -319,7 +323,7 @@ impl Kernel {
             self.shared.prune(session);
         }
         self.shared.store.requests_forget(Request::oldest_kept(self.shared.clock.now())).await?;
-        let mut loading = vec![];
+        let (mut loading, mut waiting) = (vec![], 0);
         for session in unfinished.live {
             let (ready, loaded) = oneshot::channel();
             self.shared.load(session, Some(ready))?;
@@ -329,10 +333,12 @@ impl Kernel {
             match loaded.await.unwrap_or_else(|_| Err(Error::session_panicked(session))) {
                 // A session that cannot be loaded does not prevent the start; calls to it report the error.
                 Err(error) if error.is_of_server() => return Err(error),
+                Err(Error::NoServer(_)) => waiting += 1,
                 _ => {}
             }
         }
-        self.lose_process_local_bindings(&unfinished.bound).await
+        self.lose_process_local_bindings(&unfinished.bound).await?;
+        Ok(waiting)
     }
 
     /// The background tasks, which a shutdown waits for.

@@ -12,10 +12,14 @@
 //! passes on the permit of the nearest run above that has one and waits for it. A member of a network runs on its
 //! parent's place in the adapter too, so that members beyond the cap of an adapter queue and still make progress one
 //! after the other.
+//!
+//! In a cluster, the permits of a lane may be a block of those that all servers share (`core/src/permits.rs`), whose size
+//! changes. A block that has become smaller loses permits as they are returned.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
+use mainspring_core::permits::PermitPool;
 use mainspring_core::{PoolUse, RunId};
 use parking_lot::Mutex;
 
@@ -40,6 +44,10 @@ type ByLane = [usize; 2];
 #[derive(Debug)]
 struct SchedulerState {
     free: ByLane,
+    /// The permits there are, free or not.
+    size: ByLane,
+    /// The permits that there may be: fewer than there are after a lane has been made smaller.
+    limit: ByLane,
     limits: OwnerLimits,
     /// Adapters whose runs take the lane without processes.
     in_process: HashSet<String>,
@@ -145,6 +153,8 @@ impl Scheduler {
         let adapters = caps.into_iter().map(|(name, cap)| (name, AdapterPermits { cap, used: 0 })).collect();
         Self(Arc::new(Mutex::new(SchedulerState {
             free: [0, 0],
+            size: [0, 0],
+            limit: [0, 0],
             limits,
             in_process,
             owners: HashMap::new(),
@@ -161,10 +171,42 @@ impl Scheduler {
     /// Adds permits for runs with a process, and for runs without one.
     pub(crate) fn add(&self, processes: usize, in_process: usize) {
         let mut state = self.0.lock();
-        state.free[Lane::Processes as usize] += processes;
-        state.free[Lane::InProcess as usize] += in_process;
+        for (lane, added) in [processes, in_process].into_iter().enumerate() {
+            let limit = state.limit[lane] + added;
+            state.resize(lane, limit);
+        }
         drop(state);
         self.grant();
+    }
+
+    /// Changes the number of permits of a lane. Permits beyond it are removed now if they are free, else when they are
+    /// returned.
+    pub(crate) fn resize(&self, pool: PermitPool, permits: usize) {
+        self.0.lock().resize(pool as usize, permits);
+        self.grant();
+    }
+
+    /// The number of permits of a lane, free or not.
+    pub(crate) fn size(&self, pool: PermitPool) -> usize {
+        self.0.lock().size[pool as usize]
+    }
+
+    /// The runs that have a permit of a lane or wait for one, by owner.
+    pub(crate) fn demand(&self, pool: PermitPool) -> BTreeMap<String, usize> {
+        let state = self.0.lock();
+        let mut demand: BTreeMap<String, usize> = BTreeMap::new();
+        for (owner, used) in state.owners.iter().filter(|(_, used)| used[pool as usize] > 0) {
+            *demand.entry(owner.clone()).or_default() += used[pool as usize];
+        }
+        for (owner, requests) in &state.requests {
+            let of_lane =
+                requests.0.iter().filter(|(adapter, _)| state.lane_of(adapter) as usize == pool as usize);
+            let queued: usize = of_lane.map(|(_, queue)| queue.len()).sum();
+            if queued > 0 {
+                *demand.entry(owner.clone()).or_default() += queued;
+            }
+        }
+        demand
     }
 
     /// Takes a permit for `run`, if one is free for `owner` or `lender` can lend one. Overtakes no queued request: while a
@@ -249,6 +291,14 @@ impl PermitSource {
 }
 
 impl SchedulerState {
+    fn resize(&mut self, lane: usize, permits: usize) {
+        self.limit[lane] = permits;
+        let added = permits.saturating_sub(self.size[lane]);
+        let removed = self.size[lane].saturating_sub(permits).min(self.free[lane]);
+        self.free[lane] = self.free[lane] + added - removed;
+        self.size[lane] = self.size[lane] + added - removed;
+    }
+
     fn lane_of(&self, adapter: &str) -> Lane {
         match self.in_process.contains(adapter) {
             true => Lane::InProcess,
@@ -321,7 +371,11 @@ impl SchedulerState {
         match source {
             PermitSource::Lent(lane, lender) => drop(self.lent.remove(&(*lane, lender.run))),
             PermitSource::Free(lane) => {
-                self.free[*lane as usize] += 1;
+                let lane_no = *lane as usize;
+                match self.size[lane_no] > self.limit[lane_no] {
+                    true => self.size[lane_no] -= 1,
+                    false => self.free[lane_no] += 1,
+                }
                 if let Some(own) = self.owners.get_mut(owner) {
                     own[*lane as usize] -= 1;
                     if *own == [0, 0] {

@@ -90,13 +90,20 @@ pub trait Store: Send + Sync + 'static {
         Ok(())
     }
 
+    /// Makes the process `node` the home of a session that no process has in memory, unless a process other than this one is
+    /// its home. That process has to load the session. Returns whether it is the home now.
+    async fn home_assign(&self, session: SessionId, node: NodeId) -> Result<bool, StoreError> {
+        let _ = (session, node);
+        Ok(false)
+    }
+
     /// Lists the sessions that other processes have in memory, with their activity.
     async fn live_elsewhere(&self) -> Result<Vec<(Session, LiveStatus)>, StoreError> {
         Ok(vec![])
     }
 
-    /// Lists the sessions whose home is this process and that have notes in their inbox. Another process may have
-    /// written the notes.
+    /// Lists the sessions with this process as their home that it has to load because of another process: it has put notes
+    /// into their inbox, or has made this process their home.
     async fn inbox_at_home(&self) -> Result<Vec<SessionId>, StoreError> {
         Ok(vec![])
     }

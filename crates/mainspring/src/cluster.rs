@@ -9,7 +9,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use mainspring_api::{Cluster, ClusterServer};
+use mainspring_api::{Cluster, ClusterServer, ClusterWaiting};
+use mainspring_core::permits::PermitPool;
 use mainspring_core::placement::Offer;
 use mainspring_core::{LeaseTimes, NodeId};
 use mainspring_http::Servers;
@@ -17,7 +18,7 @@ use mainspring_kernel::Kernel;
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::files::read_small;
 use mainspring_kernel::ids::Ids;
-use mainspring_store::{PostgresOptions, PostgresStore, Seat, ServerSeen, Standby, StateDir};
+use mainspring_store::{PostgresOptions, PostgresStore, Seat, ServerSeen, SharedPermits, Standby, StateDir};
 use secrecy::zeroize::Zeroizing;
 use tokio::sync::watch;
 
@@ -41,6 +42,8 @@ pub struct Member {
     address: String,
     /// True if this server executes sessions beside the others.
     is_spread: bool,
+    /// The permits that all servers share, by pool.
+    permit_limits: [Option<usize>; 2],
     /// The servers at work, for the HTTP edge.
     servers: watch::Sender<Servers>,
     // Released last.
@@ -55,7 +58,11 @@ impl Member {
         let address = config.cluster.address.clone().ok_or_else(|| missing("cluster.address"))?;
         let secret = config.cluster.secret_file.as_deref().ok_or_else(|| missing("cluster.secret_file"))?;
         let token = shared_token(secret)?;
-        let mut offer = Offer { adapters: vec![], folders: config.cluster.folders.clone() };
+        let mut offer = Offer {
+            adapters: vec![],
+            folders: config.cluster.folders.clone(),
+            labels: config.cluster.labels.clone(),
+        };
         if config.cluster.spread {
             offer.adapters = Node::adapters(config)?.into_iter().map(|adapter| adapter.adapter).collect();
         }
@@ -84,7 +91,8 @@ impl Member {
         };
         let standby = standby.map_err(|error| NodeError::postgres(config, &error))?;
         let (is_spread, servers) = (config.cluster.spread, watch::Sender::new(Servers::default()));
-        Ok(Self { standby, node, name, address, is_spread, servers, _state_dir: state_dir })
+        let permit_limits = config.cluster.permit_limits();
+        Ok(Self { standby, node, name, address, is_spread, permit_limits, servers, _state_dir: state_dir })
     }
 
     /// Waits until this server can execute sessions beside others and one of them leads, and opens the store. May be
@@ -104,6 +112,14 @@ impl Member {
             kernel.tasks().spawn(homes::publish(Arc::clone(self), kernel.tasks().clone()));
             kernel.tasks().spawn(homes::follow(Arc::clone(self), kernel.clone()));
             kernel.tasks().spawn(homes::hear(Arc::clone(self), kernel.clone()));
+        }
+        if self.permit_limits.iter().any(Option::is_some) {
+            let (asks, gets) = (kernel.clone(), kernel.clone());
+            self.standby.share_permits(SharedPermits::new(
+                self.permit_limits,
+                move |pool| asks.permit_demand(pool),
+                move |pool, permits| gets.permits_resize(pool, permits),
+            ));
         }
     }
 
@@ -163,6 +179,8 @@ impl Member {
     /// Reads the servers of the cluster.
     pub async fn status(&self) -> Result<Cluster, String> {
         let seen = self.standby.servers().await.map_err(|error| error.to_string())?;
+        let limits = self.permit_limits;
+        let permits = |pool: PermitPool, held: [u64; 2]| limits[pool as usize].map(|_| held[pool as usize]);
         let server = |server: ServerSeen| ClusterServer {
             node_id: server.node,
             name: server.name,
@@ -172,11 +190,20 @@ impl Member {
             working: server.is_working,
             sessions: server.sessions,
             adapters: server.adapters,
+            labels: server.labels,
+            workers: permits(PermitPool::Workers, server.permits),
+            in_process_runs: permits(PermitPool::InProcess, server.permits),
             up_ms: server.up_ms,
             seen_ms: server.seen_ms,
         };
         let servers = seen.servers.into_iter().map(server).collect();
-        Ok(Cluster { servers, takeovers: seen.takeovers, lease_left_ms: Some(seen.lease_left_ms) })
+        let waiting = seen.waiting.into_iter().map(|(labels, sessions)| ClusterWaiting { labels, sessions });
+        Ok(Cluster {
+            servers,
+            takeovers: seen.takeovers,
+            lease_left_ms: Some(seen.lease_left_ms),
+            waiting: waiting.collect(),
+        })
     }
 
     /// Returns the id of this process.

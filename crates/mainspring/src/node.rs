@@ -9,6 +9,7 @@ use mainspring_agent::models::ModelsConfigError;
 use mainspring_agent::network::NetworkRouter;
 use mainspring_agent::{Definitions, Toolbox};
 use mainspring_core::goal::built_in_goal_types;
+use mainspring_core::permits::PermitPool;
 use mainspring_kernel::adapter::{Adapter, Capabilities};
 use mainspring_kernel::agents::NoCatalog;
 use mainspring_kernel::audit::{Audit, AuditError, AuditOptions};
@@ -376,7 +377,15 @@ fn kernel_options(config: &Config) -> Options {
         auto_title: config.titles == config::Titles::Heuristic,
         execute: true,
         homes: None,
+        labels: config.cluster.labels.clone(),
+        shared_permits: shared_permits(config),
     }
+}
+
+/// The pools whose permits the servers of a cluster share.
+fn shared_permits(config: &Config) -> Vec<PermitPool> {
+    let is_shared = |pool: &PermitPool| config.cluster.permit_limits()[*pool as usize].is_some();
+    PermitPool::ALL.into_iter().filter(is_shared).collect()
 }
 
 /// The folders of the adapters whose agents work in the current folder because no `cwd` is configured.

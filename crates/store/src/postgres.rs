@@ -24,6 +24,7 @@ use self::connect::{Connector, Pooled};
 pub use self::diagnosis::{FeedHolder, PostgresCheck, ServerRow};
 pub use self::homes::{HomeServer, Homes};
 pub use self::lease::Seat;
+pub use self::permits::SharedPermits;
 use self::read::Reader;
 pub use self::standby::{ServerSeen, ServersSeen, Standby};
 use self::writer::{Inlet, Shared, Writer};
@@ -40,6 +41,8 @@ mod lease;
 mod meters;
 mod migrate;
 mod notices;
+mod outcome;
+mod permits;
 mod read;
 mod rows;
 mod server;
@@ -160,10 +163,9 @@ impl PostgresStore {
         threads: Arc<Threads>,
     ) -> Result<Self, PostgresError> {
         let inlets: Vec<Arc<Inlet>> = (0..options.writers.max(1)).map(|_| Arc::default()).collect();
-        for inlet in &inlets {
-            let (connector, shared) = (connector.clone(), Arc::clone(shared));
-            let writer =
-                Writer { connector: connector.clone(), inlet: Arc::clone(inlet), shared, client: None };
+        for (number, inlet) in inlets.iter().enumerate() {
+            let (connector, shared, inlet) = (connector.clone(), Arc::clone(shared), Arc::clone(inlet));
+            let writer = Writer { number, connector: connector.clone(), inlet, shared, client: None };
             connector.spawn(writer.run());
         }
         let (pool, shared) = (connector.pool()?, Arc::clone(shared));

@@ -21,6 +21,7 @@ use crate::kill::example;
 use crate::postgres_cluster::{database, psql};
 use crate::processes::{Processes, free_ports};
 
+mod placement;
 mod spread;
 
 /// The lease of the servers.
@@ -45,6 +46,8 @@ struct Servers {
     client: Client,
     /// The value of `cluster.spread`.
     spread: bool,
+    /// Further settings of each server, as variables of its environment.
+    settings: Vec<Vec<(&'static str, &'static str)>>,
 }
 
 impl Servers {
@@ -55,6 +58,12 @@ impl Servers {
 
     /// Starts `count` servers that stand by or share the work, and waits until all of them answer.
     async fn start_with(count: usize, spread: bool) -> Self {
+        Self::start_with_settings(vec![vec![]; count], spread).await
+    }
+
+    /// Starts a server for each list of settings, and waits until all of them answer.
+    async fn start_with_settings(settings: Vec<Vec<(&'static str, &'static str)>>, spread: bool) -> Self {
+        let count = settings.len();
         mainspring::install_tls();
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("secret"), "a secret of all servers").unwrap();
@@ -72,7 +81,8 @@ impl Servers {
         );
         fs::write(folder.path().join("config.toml"), config).unwrap();
         let (database, ports, client) = (database(), free_ports(count), Client::new());
-        let mut servers = Self { folder, database, ports, children: Processes::default(), client, spread };
+        let mut servers =
+            Self { folder, database, ports, children: Processes::default(), client, spread, settings };
         for n in 0..count {
             servers.spawn(n);
         }
@@ -94,6 +104,7 @@ impl Servers {
         command.env("MAINSPRING_CLUSTER_SECRET_FILE", folder.join("secret"));
         command.env("MAINSPRING_CLUSTER_LEASE_MS", LEASE_MS).env("MAINSPRING_DRAIN_MS", "1000");
         command.env("MAINSPRING_CLUSTER_SPREAD", self.spread.to_string());
+        command.envs(self.settings[n].iter().copied());
         command.arg("--config").arg(folder.join("config.toml"));
         command
     }

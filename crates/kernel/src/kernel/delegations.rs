@@ -6,6 +6,7 @@
 
 use mainspring_api::Delegate;
 pub use mainspring_api::RunDelegations;
+use mainspring_core::placement::merged_labels;
 use mainspring_core::{
     AgentLimits, AgentName, Block, Delegation, DelegationId, DelegationMode, DelegationResult, GrantEffect,
     GrantSource, KeyLists, Mode, NewDelegation, Policy, Refusal, RequestName, Run, RunId, RunLimits,
@@ -390,6 +391,8 @@ impl Kernel {
                 .chain(given.rules.iter().filter(|rule| !home.rules.contains(rule)))
                 .cloned()
                 .collect(),
+            // A child is executed where its parent is, also after its server has ended.
+            labels: merged_labels(&home.labels, &given.labels),
             ..given.clone()
         };
         let (adapter, agent, own_cwd) = match request.session.id {

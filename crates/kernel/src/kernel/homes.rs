@@ -4,13 +4,17 @@
 //! [`Error::Elsewhere`], and the edge sends it to the home. The kernel that leads also answers for all sessions together,
 //! and recovers those that have lost their home.
 //!
-//! Invariant: a session with an actor or a reader here has its home here.
+//! A session that needs labels has its home only at a process that has them. If it loses its home, whichever process is asked
+//! for it next makes one with the labels its home, which then loads it; so does the kernel that leads if the session has
+//! unfinished work. While no process has the labels, the session waits without a home, and requests about it say so.
+//!
+//! Invariants: a session with an actor or a reader here has its home here; a session is loaded only where its labels are.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-use mainspring_core::placement::{Candidate, Wish, place};
+use mainspring_core::placement::{Candidate, Offer, Wish, no_server, place, place_again};
 use mainspring_core::{NodeId, RunId, Session, SessionId};
 use parking_lot::Mutex;
 
@@ -18,6 +22,7 @@ use super::{Kernel, Shared};
 use crate::actor::Command;
 use crate::board::LiveSession;
 use crate::error::Error;
+use crate::store::SessionRef;
 
 tokio::task_local! {
     /// Set in a task whose new sessions may be placed at another process.
@@ -95,8 +100,9 @@ impl Kernel {
         }
     }
 
-    /// Recovers the unfinished sessions that have lost their home.
-    pub async fn homes_recover(&self) -> Result<(), Error> {
+    /// Recovers the unfinished sessions that have lost their home, or makes another process their home. Returns how many wait
+    /// because no process has their labels.
+    pub async fn homes_recover(&self) -> Result<usize, Error> {
         self.recover().await
     }
 
@@ -106,8 +112,8 @@ impl Kernel {
         self.shared.keys_revoked.send_replace(());
     }
 
-    /// Handles new rows of other processes: notes for sessions of this process, and events for the readers of all
-    /// sessions of an owner.
+    /// Handles what other processes have written meanwhile: notes for sessions of this process, sessions that it has become
+    /// the home of, and events for the readers of all sessions of an owner.
     pub async fn homes_poll(&self) -> Result<(), Error> {
         for session in self.shared.store.inbox_at_home().await? {
             self.shared.dispatch(session, Command::Inbox);
@@ -149,20 +155,63 @@ impl Shared {
         match self.store.home_find(session).await? {
             Some(node) if node == self.node => Ok(()),
             Some(node) => Err(Error::Elsewhere { node }),
-            None => Ok(self.store.home_claim(session).await?),
+            None => {
+                self.check_labels(session).await?;
+                Ok(self.store.home_claim(session).await?)
+            }
         }
     }
 
-    /// Fails if a new session belongs to another process.
-    pub(super) fn check_placement(&self, session: &Session) -> Result<(), Error> {
+    /// Makes another process the home of a session whose labels this process does not have, and fails then.
+    pub(super) async fn check_labels(&self, session: SessionId) -> Result<(), Error> {
         let Some(Homes(candidates)) = &self.options.homes else { return Ok(()) };
-        if PLACEABLE.try_with(|()| ()).is_err() {
+        // A session that does not exist is reported by whoever loads it.
+        let Some(session) = self.store.session_find("", &SessionRef::Id(session)).await? else {
+            return Ok(());
+        };
+        if self.has_labels(&session) {
             return Ok(());
         }
-        let wish = Wish { adapter: &session.adapter, folder: session.cwd.as_deref() };
-        match place(wish, self.node, &candidates()) {
-            Some(node) if node != self.node => Err(Error::Elsewhere { node }),
-            _ => Ok(()),
+        let servers = candidates();
+        let node = place_again(Wish::of(&session), self.node, &servers);
+        let node = node.filter(|node| *node != self.node);
+        let node = node.ok_or_else(|| Error::NoServer(no_server(&session.labels, &servers)))?;
+        match self.store.home_assign(session.id, node).await? {
+            true => Err(Error::Elsewhere { node }),
+            false => Err(Error::Unavailable("the session changes its home at this moment; try again".into())),
         }
+    }
+
+    fn has_labels(&self, session: &Session) -> bool {
+        session.labels.iter().all(|label| self.options.labels.contains(label))
+    }
+
+    /// Fails if a new session belongs to another process, or no process has its labels.
+    pub(super) fn check_placement(&self, session: &Session) -> Result<(), Error> {
+        let has_labels = self.has_labels(session);
+        let Some(Homes(candidates)) = &self.options.homes else {
+            return match has_labels {
+                true => Ok(()),
+                false => Err(self.lacks_labels(session)),
+            };
+        };
+        if has_labels && PLACEABLE.try_with(|()| ()).is_err() {
+            return Ok(());
+        }
+        let (wish, servers) = (Wish::of(session), candidates());
+        let placed = place(wish, self.node, &servers);
+        // A server without the adapter refuses the session itself.
+        match placed.or_else(|| place_again(wish, self.node, &servers)) {
+            Some(node) if node != self.node => Err(Error::Elsewhere { node }),
+            _ if has_labels => Ok(()),
+            _ => Err(Error::NoServer(no_server(&session.labels, &servers))),
+        }
+    }
+
+    /// The error of a process on its own that does not have the labels of a session.
+    fn lacks_labels(&self, session: &Session) -> Error {
+        let offer = Offer { labels: self.options.labels.clone(), ..Offer::default() };
+        let here = Candidate { node: self.node, name: "this server".into(), offer, sessions: 0 };
+        Error::NoServer(no_server(&session.labels, &[here]))
     }
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use mainspring_core::goal::built_in_goal_types;
+use mainspring_core::permits::PermitPool;
 use mainspring_core::{ArtifactRetention, Fallback, GoalType, Limits, NodeId, OwnerQuotas, Quotas};
 
 use super::homes::Homes;
@@ -76,6 +77,12 @@ pub struct Options {
     pub execute: bool,
     /// Set for a kernel that shares its store with others, each of which is the home of some sessions.
     pub homes: Option<Homes>,
+    /// The pools whose permits are a block of those of a cluster: there are none until [`Kernel::permits_resize`] is called.
+    ///
+    /// [`Kernel::permits_resize`]: super::Kernel::permits_resize
+    pub shared_permits: Vec<PermitPool>,
+    /// The labels of this server, which sessions may demand.
+    pub labels: Vec<String>,
 }
 
 impl Default for Options {
@@ -109,6 +116,8 @@ impl Default for Options {
             auto_title: true,
             execute: true,
             homes: None,
+            shared_permits: vec![],
+            labels: vec![],
         }
     }
 }

@@ -62,6 +62,9 @@ pub struct NewSession {
     /// Rules about what the session's agents may do.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<String>,
+    /// Labels that a server of a cluster must have to execute the session.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub labels: Vec<String>,
 }
 
 impl From<mainspring_api::SessionTarget> for SessionTarget {
@@ -84,6 +87,7 @@ impl From<mainspring_api::SessionTarget> for SessionTarget {
                 system_prompt: target.system_prompt,
                 model_options: target.model_options,
                 rules: target.rules,
+                labels: target.labels,
             },
         }
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use mainspring_api::Page;
 use mainspring_core::limits::{check_key, check_text};
+use mainspring_core::placement::check_labels;
 use mainspring_core::{
     Cursor, Damage, Event, Message, Position, Refusal, Rows, Run, RunOptions, Session, SessionChange,
     SessionId, SessionStatus, TitleSource, Visibility, session,
@@ -407,6 +408,7 @@ impl Kernel {
             base: None,
             tools: vec![],
             idle_unload_ms: None,
+            labels: new.labels,
         }
     }
 
@@ -503,6 +505,7 @@ pub(super) fn check_target(kernel: &Kernel, caller: &Caller, target: &SessionTar
     }
     kernel.check_options(&new.run_defaults())?;
     check_session_rules(&new.rules)?;
+    check_labels(&new.labels).map_err(Error::Invalid)?;
     check_metadata(kernel, new.metadata.as_ref())
 }
 

@@ -266,3 +266,31 @@ fn a_permit_that_another_run_uses_is_recorded_for_that_run() {
     drop(permit);
     assert!(scheduler.0.lock().waited_for_by.is_empty());
 }
+
+#[test]
+fn a_lane_that_becomes_smaller_loses_permits_as_they_are_returned() {
+    let scheduler = two_lanes(0, 2, OwnerLimits::default());
+    let log = Log::default();
+    for name in ["a", "b", "c"] {
+        enqueue(&scheduler, &log, "ada", "heavy", name);
+    }
+    assert!(log.lock().is_empty(), "the lane has no permits yet");
+    scheduler.resize(PermitPool::Workers, 2);
+    assert_eq!((log.lock().len(), scheduler.size(PermitPool::Workers)), (2, 2));
+    assert_eq!(scheduler.demand(PermitPool::Workers), [("ada".to_owned(), 3)].into());
+    assert_eq!(scheduler.demand(PermitPool::InProcess), BTreeMap::new());
+    scheduler.resize(PermitPool::Workers, 1);
+    assert_eq!(scheduler.size(PermitPool::Workers), 2, "both are in use");
+    let first = log.lock().remove(0);
+    drop(first);
+    assert_eq!((log.lock().len(), scheduler.size(PermitPool::Workers)), (1, 1), "it went to nobody");
+    let second = log.lock().remove(0);
+    drop(second);
+    assert_eq!((log.lock().len(), scheduler.size(PermitPool::Workers)), (1, 1), "the third has it");
+    scheduler.resize(PermitPool::Workers, 3);
+    log.lock().clear();
+    scheduler.resize(PermitPool::Workers, 0);
+    assert_eq!(scheduler.size(PermitPool::Workers), 0, "free ones go at once");
+    assert!(acquire(&scheduler, "ada", "heavy", None).is_none());
+    assert!(acquire(&scheduler, "ada", "light", None).is_some(), "the other lane is not concerned");
+}

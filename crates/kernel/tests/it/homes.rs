@@ -31,6 +31,11 @@ fn node(n: u8) -> NodeId {
 
 /// Starts a server that offers the adapters to others. The kernel has the script agent in any case.
 async fn server(url: &str, n: u8, adapters: &[&str]) -> Server {
+    server_with_labels(url, n, adapters, &[]).await
+}
+
+async fn server_with_labels(url: &str, n: u8, adapters: &[&str], labels: &[&str]) -> Server {
+    let owned = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
     let seat = Seat {
         node: node(n),
         name: format!("server {n}"),
@@ -38,14 +43,19 @@ async fn server(url: &str, n: u8, adapters: &[&str]) -> Server {
         place: None,
         times: LeaseTimes::new(60_000),
         limit_file: None,
-        offer: Offer { adapters: adapters.iter().map(|&name| name.to_owned()).collect(), folders: vec![] },
+        offer: Offer { adapters: owned(adapters), folders: vec![], labels: owned(labels) },
     };
     let standby = Standby::join(url, PostgresOptions::default(), seat).await.unwrap();
     let store = standby.work().await.unwrap();
     standby.homes().wait_for(|homes| homes.leader.is_some()).await.unwrap();
     let homes = standby.homes();
     let candidates = move || homes.borrow().servers.iter().map(|server| server.candidate.clone()).collect();
-    let options = Options { node: Some(node(n)), homes: Some(Homes::new(candidates)), ..Options::default() };
+    let options = Options {
+        node: Some(node(n)),
+        homes: Some(Homes::new(candidates)),
+        labels: owned(labels),
+        ..Options::default()
+    };
     let (clock, ids) = (Clock::manual(NOW), Ids::seeded(n.into()));
     let kernel =
         Kernel::start(Arc::new(store), vec![Arc::new(ScriptAdapter)], options, clock, ids).await.unwrap();
@@ -152,6 +162,62 @@ async fn the_leader_recovers_the_sessions_of_a_server_that_has_ended() {
     assert_eq!(a.kernel.run_home(asks.id).await, Ok(None));
     let more = a.prompt("lost", "say more").await.unwrap();
     a.reaches(more.id, RunStatus::Succeeded).await;
+}
+
+/// A prompt for a session that needs labels.
+fn labelled(key: &str, script: &str, labels: &[&str]) -> RunRequest {
+    let mut request = RunRequest::text(key, script);
+    request.session.new.labels = labels.iter().map(|&label| label.to_owned()).collect();
+    request
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_with_labels_is_executed_only_where_they_are() {
+    let url = database();
+    let a = server_with_labels(&url, 1, &["script"], &[]).await;
+    let b = server_with_labels(&url, 2, &["script"], &["gpu", "eu"]).await;
+    for server in [&a, &b] {
+        server.standby.homes().wait_for(|homes| homes.servers.len() == 2).await.unwrap();
+    }
+    let elsewhere = Error::Elsewhere { node: node(2) };
+    let ask = async |server: &Server, key: &str, labels: &[&str]| {
+        let request = labelled(key, "sleep 60m", labels);
+        server.kernel.run_create(&server.me, request).await.map(|accepted| accepted.run)
+    };
+    assert_eq!(ask(&a, "x", &["gpu"]).await.unwrap_err(), elsewhere);
+    let refused = ask(&a, "x", &["gpu", "tpu"]).await.unwrap_err();
+    assert_eq!((refused.code(), refused.is_retryable()), ("unavailable", true));
+    let why = "no server has the label `tpu` that the session needs: server 1 has none; server 2 has gpu, eu";
+    assert!(refused.to_string().starts_with(why), "{refused}");
+    assert!(matches!(ask(&a, "x", &["no label"]).await.unwrap_err(), Error::Invalid(_)));
+    let run = ask(&b, "x", &["gpu"]).await.unwrap();
+    b.reaches(run.id, RunStatus::Running).await;
+    let queued = b.prompt("x", "say queued").await.unwrap();
+    // Its server ends: the leader may not take the session, and it waits.
+    let lost_before = a.standby.homes().borrow().lost_homes;
+    b.standby.leave().await.unwrap();
+    a.standby.homes().wait_for(|homes| homes.lost_homes > lost_before).await.unwrap();
+    assert_eq!(with_timeout(a.kernel.homes_recover()).await, Ok(1));
+    assert_eq!(a.kernel.session_home(run.session).await, Ok(None));
+    let why = "no server has the label `gpu` that the session needs: server 1 has none";
+    let by = SessionRef::Id(run.session);
+    for refused in [
+        a.prompt("x", "say no").await.map(drop).unwrap_err(),
+        a.kernel.session_subscribe(&a.me, &by, None).await.map(drop).unwrap_err(),
+        a.kernel.run_cancel(&a.me, queued.id).await.map(drop).unwrap_err(),
+    ] {
+        assert!(refused.to_string().starts_with(why), "{refused}");
+    }
+    assert_eq!(a.status(queued.id).await, RunStatus::Queued, "it can be read, and waits");
+    // A server with the label joins, and the leader hands it the session.
+    let c = server_with_labels(&url, 3, &["script"], &["gpu"]).await;
+    a.standby.homes().wait_for(|homes| homes.servers.len() == 2).await.unwrap();
+    assert_eq!(with_timeout(a.kernel.homes_recover()).await, Ok(0));
+    assert_eq!(a.kernel.session_home(run.session).await, Ok(Some(node(3))));
+    c.kernel.homes_poll().await.unwrap();
+    c.reaches(run.id, RunStatus::Orphaned).await;
+    c.reaches(queued.id, RunStatus::Succeeded).await;
+    assert_eq!(a.prompt("x", "say no").await.unwrap_err(), Error::Elsewhere { node: node(3) });
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -57,15 +57,26 @@ pub(super) async fn hear(member: Arc<Member>, kernel: Kernel) {
 pub(super) async fn follow(member: Arc<Member>, kernel: Kernel) {
     let (mut homes, tasks) = (member.standby.homes(), kernel.tasks().clone());
     let (mut recovered, mut keys_version) = (0, homes.borrow().keys_version);
+    // The sessions that wait for a server with their labels, and the servers that were there when they were counted.
+    let (mut waiting, mut asked) = (0, vec![]);
     loop {
-        let Homes { leader, lost_homes, keys_version: keys_now, .. } = homes.borrow_and_update().clone();
+        let Homes { leader, lost_homes, keys_version: keys_now, servers } = homes.borrow_and_update().clone();
+        let offers: Vec<_> = servers.into_iter().map(|server| server.candidate.offer).collect();
         if keys_now != keys_version {
             kernel.keys_forget();
             keys_version = keys_now;
         }
-        if lost_homes != recovered {
+        if lost_homes != recovered || (waiting > 0 && offers != asked) {
             match kernel.homes_recover().await {
-                Ok(()) => recovered = lost_homes,
+                Ok(now) => {
+                    if now > 0 {
+                        tracing::warn!(
+                            sessions = now,
+                            "sessions wait for a server with the labels that they need"
+                        );
+                    }
+                    (recovered, waiting, asked) = (lost_homes, now, offers);
+                }
                 Err(error) => {
                     tracing::warn!(%error, "sessions without a home were not recovered; trying again");
                 }

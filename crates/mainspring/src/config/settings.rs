@@ -20,7 +20,7 @@ use super::adapters::{ADAPTER_SETTINGS, AdapterConfig, AdapterSetting, WORKER_CO
 use super::owners::{self, OwnerConfig, OwnerSetting};
 use super::rule::artifact_store::{bucket_url, region};
 use super::rule::serving::{audience, claim, client_id, optional_path, origins};
-use super::rule::store::{folder_roots, listen_url, server_name, store_url};
+use super::rule::store::{folder_roots, labels, listen_url, server_name, store_url};
 use super::rule::{
     self, Input, Keywords, Rule, Value, adapter_name, address, command, host_names, keyword, log_filter,
     number, owner_name, path, policy_rules, switch, url,
@@ -341,6 +341,12 @@ settings! {
         spread, switch(), false;
         /// Folders beneath which the agents of this server can work, for new sessions of a cluster whose servers all execute sessions; empty for every folder.
         folders, folder_roots(), vec![];
+        /// Labels of this server, such as `["gpu", "eu"]`: a new session that needs labels is executed by a server that has all of them.
+        labels, labels(), vec![];
+        /// Maximum number of active runs whose agent is a process on all servers of a cluster together, in addition to the `max_workers` of each; 0 for no limit. The same on each server.
+        max_workers, number(0, 1_000_000), 0;
+        /// Maximum number of active runs of agents without a process on all servers of a cluster together, in addition to the `max_in_process_runs` of each; 0 for no limit. The same on each server.
+        max_in_process_runs, number(0, 1_000_000), 0;
         /// URL at which the PostgreSQL of `store` sends notices between servers that all execute sessions, if `store` is that of a transaction pooler; `store` if empty.
         listen_url, listen_url(), None;
     }
@@ -409,11 +415,22 @@ pub struct Cluster {
     pub spread: bool,
     /// The folders beneath which the agents of this server can work; none for every folder.
     pub folders: Vec<String>,
+    /// The labels of this server, which sessions may need.
+    pub labels: Vec<String>,
+    /// The active runs with a process on all servers together; 0 for no limit.
+    pub max_workers: usize,
+    /// The active runs without a process on all servers together; 0 for no limit.
+    pub max_in_process_runs: usize,
     /// The URL at which the database sends notices to this server, if not that of the store.
     pub listen_url: Option<String>,
 }
 
 impl Cluster {
+    /// Returns the permits that all servers share, by [`PermitPool`]; `None` for a pool that each server has of its own.
+    pub fn permit_limits(&self) -> [Option<usize>; 2] {
+        [self.max_workers, self.max_in_process_runs].map(|limit| (self.spread && limit > 0).then_some(limit))
+    }
+
     /// True if this server is one of several.
     pub fn is_enabled(&self) -> bool {
         self.address.is_some()

@@ -133,6 +133,9 @@ fn the_defaults_are_as_documented() {
                 lease_ms: 10_000,
                 spread: false,
                 folders: vec![],
+                labels: vec![],
+                max_workers: 0,
+                max_in_process_runs: 0,
                 listen_url: None
             },
             retry: Retry { base_ms: 500, max_ms: 30_000 },

@@ -37,7 +37,7 @@ pub(super) async fn lease_take_home(
 ) -> Result<Fence, StoreError> {
     let sql = "INSERT INTO leases (session_id, epoch, node_id) VALUES ($1, nextval('lease_epochs'), $2)
                ON CONFLICT (session_id) DO UPDATE SET
-                 epoch = excluded.epoch, node_id = excluded.node_id, released = false
+                 epoch = excluded.epoch, node_id = excluded.node_id, released = false, handed = false
                WHERE leases.node_id = $2
                  OR NOT EXISTS (SELECT 1 FROM node_leases AS n WHERE n.node_id = leases.node_id)
                RETURNING epoch";
@@ -53,7 +53,7 @@ pub(super) async fn home_claim(change: &Reader, session: SessionId, node: NodeId
     let sql =
         "INSERT INTO leases (session_id, epoch, node_id, released) VALUES ($1, nextval('lease_epochs'), $2, true)
                ON CONFLICT (session_id) DO UPDATE SET
-                 epoch = excluded.epoch, node_id = excluded.node_id, released = true
+                 epoch = excluded.epoch, node_id = excluded.node_id, released = true, handed = false
                WHERE NOT EXISTS (SELECT 1 FROM node_leases AS n WHERE n.node_id = leases.node_id)
                RETURNING epoch";
     let row = change.write(sql, &[&session.as_bytes().as_slice(), &node.as_bytes().as_slice()]).await?;
@@ -64,6 +64,27 @@ pub(super) async fn home_claim(change: &Reader, session: SessionId, node: NodeId
         StoreError::HeldElsewhere { node: holder } if holder == node => Ok(()),
         error => Err(error),
     }
+}
+
+/// Makes the server `to` the home of a session that is not in memory and has its home at `from` or nowhere. The server `to`
+/// finds it among the sessions that were handed to it.
+pub(super) async fn home_assign(
+    change: &Reader,
+    session: SessionId,
+    from: NodeId,
+    to: NodeId,
+) -> Result<bool, StoreError> {
+    let sql = "INSERT INTO leases (session_id, epoch, node_id, released, handed)
+                 SELECT $1, nextval('lease_epochs'), $2, true, true
+                 WHERE EXISTS (SELECT 1 FROM node_leases AS n WHERE n.node_id = $2)
+               ON CONFLICT (session_id) DO UPDATE SET
+                 epoch = excluded.epoch, node_id = excluded.node_id, released = true, handed = true
+               WHERE leases.released AND (leases.node_id = $3
+                 OR NOT EXISTS (SELECT 1 FROM node_leases AS n WHERE n.node_id = leases.node_id))
+               RETURNING epoch";
+    let (session, from, to) =
+        (session.as_bytes().as_slice(), from.as_bytes().as_slice(), to.as_bytes().as_slice());
+    Ok(!change.write(sql, &[&session, &to, &from]).await?.is_empty())
 }
 
 /// The error that names the home of a session.

@@ -20,8 +20,8 @@
 //! Invariant: a session belongs to the server that its lease names for as long as that server has a row in `node_leases`.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 
 use mainspring_core::NodeId;
 use mainspring_core::placement::{Candidate, Offer};
@@ -32,6 +32,7 @@ use tokio_postgres::{Client, Error, Row};
 use super::connect::Connector;
 use super::error::describe;
 use super::lease::{self, Seat, durations};
+use super::permits::SharedPermits;
 use super::server;
 use super::values::typed;
 use super::writer::{Shared, pause};
@@ -131,6 +132,8 @@ pub(super) struct Beacon {
     pub(super) shared: Arc<Shared>,
     pub(super) seat: Arc<Seat>,
     pub(super) homes: watch::Sender<Homes>,
+    /// The permits that the servers share, once the kernel of this one has started.
+    pub(super) permits: Arc<OnceLock<SharedPermits>>,
     pub(super) client: Option<Client>,
     /// When the lease is renewed next, in milliseconds since the start of the machine.
     pub(super) renewal_at_ms: u64,
@@ -199,6 +202,12 @@ impl Beacon {
         let leads = self.shared.leads.load(Ordering::Acquire);
         if leads {
             take_over(&client, &self.seat).await?;
+        }
+        if let Some(permits) = self.permits.get() {
+            permits.exchange(&client, &self.seat).await?;
+            if leads {
+                permits.divide(&client, &self.shared).await?;
+            }
         }
         let (mut seen, all) = look(&client).await?;
         has_lost_homes |= leads && !known.is_subset(&all);

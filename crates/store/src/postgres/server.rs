@@ -22,6 +22,8 @@ const LOCK_WAIT_MS: u64 = 50;
 const LOCK_ATTEMPTS: usize = 100;
 /// The number of histories that are kept.
 const KEPT_HISTORIES: i64 = 1_000;
+/// The number of boots whose writers may still look for their traces.
+const KEPT_TRACES: i64 = 100;
 
 /// Makes the tables, takes the lock and voids all leases of servers before.
 pub(super) async fn start(
@@ -127,7 +129,9 @@ pub(super) async fn begin_history(client: &Client, shared: &Shared) -> Result<i6
         .batch_execute(&format!(
             "INSERT INTO meta VALUES ('cursor_base', {base}) ON CONFLICT (name) DO UPDATE SET value = excluded.value;
              INSERT INTO histories (token, after_cursor) VALUES (left(replace(gen_random_uuid()::text, '-', ''), 16), {last});
-             DELETE FROM histories WHERE id <= (SELECT max(id) FROM histories) - {KEPT_HISTORIES}"
+             DELETE FROM histories WHERE id <= (SELECT max(id) FROM histories) - {KEPT_HISTORIES};
+             DELETE FROM meta WHERE
+               CASE WHEN name LIKE 'wrote:%' THEN split_part(name, ':', 2)::bigint < {boot} - {KEPT_TRACES} ELSE false END"
         ))
         .await?;
     shared.base.store(base.cast_unsigned(), Ordering::Release);

@@ -1,8 +1,8 @@
 //! A server that waits for the lease of its database, and later holds it.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 
 use mainspring_core::NodeId;
 use mainspring_core::placement::Offer;
@@ -18,7 +18,7 @@ use super::lease::{self, Keeper, Seat};
 use super::migrate::migrate;
 use super::values::{get, get_id, get_u64};
 use super::writer::{Shared, pause};
-use super::{PostgresError, PostgresOptions, PostgresStore, Threads, notices, server};
+use super::{PostgresError, PostgresOptions, PostgresStore, SharedPermits, Threads, notices, server};
 
 /// The servers of a cluster, as the database knows them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,6 +29,8 @@ pub struct ServersSeen {
     pub takeovers: u64,
     /// Milliseconds until the lease expires if it is not renewed.
     pub lease_left_ms: u64,
+    /// The labels of sessions that have unfinished work and no home, and the number of sessions with these labels.
+    pub waiting: Vec<(Vec<String>, u64)>,
 }
 
 /// A server of a cluster, as the database knows it.
@@ -48,6 +50,10 @@ pub struct ServerSeen {
     pub is_working: bool,
     /// The names of the adapters that it can execute.
     pub adapters: Vec<String>,
+    /// The labels that sessions may demand.
+    pub labels: Vec<String>,
+    /// The permits that it may use of those that all servers share, by pool.
+    pub permits: [u64; 2],
     /// The sessions that it has in memory, if it is one of several at work.
     pub sessions: u64,
     /// Milliseconds since it joined.
@@ -66,6 +72,7 @@ pub struct Standby {
     homes: watch::Sender<Homes>,
     heard: watch::Sender<u64>,
     listener: Connector,
+    permits: Arc<OnceLock<SharedPermits>>,
     threads: Arc<Threads>,
 }
 
@@ -83,7 +90,8 @@ impl Standby {
         shared.idle_limit_ms.store(seat.times.idle_limit_ms(), Ordering::Release);
         let (active, homes) = (watch::Sender::new(None), watch::Sender::new(Homes::default()));
         let (seat, threads, heard) = (Arc::new(seat), Arc::new(threads), watch::Sender::new(0));
-        Ok(Self { connector, options, seat, shared, active, homes, heard, listener, threads })
+        let permits = Arc::default();
+        Ok(Self { connector, options, seat, shared, active, homes, heard, listener, permits, threads })
     }
 
     /// Receives notices of other servers through the database at `url`, for a store that is reached through a
@@ -126,11 +134,19 @@ impl Standby {
         let _ = self.shared.home.set(self.seat.node);
         let (shared, seat) = (Arc::clone(&self.shared), Arc::clone(&self.seat));
         let (connector, homes) = (self.connector.clone(), self.homes.clone());
-        self.connector.spawn(Beacon { connector, shared, seat, homes, client, renewal_at_ms: 0 }.keep());
+        let permits = Arc::clone(&self.permits);
+        let beacon = Beacon { connector, shared, seat, homes, permits, client, renewal_at_ms: 0 };
+        self.connector.spawn(beacon.keep());
         let (connector, shared, node) = (self.connector.clone(), Arc::clone(&self.shared), self.seat.node);
         self.connector.spawn(notices::announce(connector, Arc::clone(&shared), node));
         self.connector.spawn(notices::listen(self.listener.clone(), shared, node, self.heard.clone()));
         PostgresStore::assemble(&self.connector, &self.shared, self.options, Arc::clone(&self.threads))
+    }
+
+    /// Shares permits with the other servers from now on.
+    pub fn share_permits(&self, permits: SharedPermits) {
+        // Once: a process has one kernel.
+        let _ = self.permits.set(permits);
     }
 
     /// Watches the servers that execute sessions, once this one does.
@@ -196,7 +212,8 @@ impl Standby {
         let servers = format!(
             "SELECT n.node_id, n.name, n.address, n.version,
                coalesce(l.node_id = n.node_id AND clock_timestamp() < l.expires_at, false), {up}, {seen},
-               coalesce(clock_timestamp() < w.expires_at, false), n.offer, n.sessions
+               coalesce(clock_timestamp() < w.expires_at, false), n.offer, n.sessions,
+               coalesce(w.workers_held, 0), coalesce(w.in_process_held, 0)
              FROM nodes n LEFT JOIN node_leases w USING (node_id), server_lease l ORDER BY n.name, n.started_at"
         );
         let lease = client.query_typed_one(&lease, &[]).await.map_err(fail)?;
@@ -212,6 +229,8 @@ impl Standby {
                 is_active,
                 is_working: is_active || is_at_work,
                 adapters: offer.adapters,
+                labels: offer.labels,
+                permits: [get_u64(row, 10)?, get_u64(row, 11)?],
                 sessions: if is_at_work { get_u64(row, 9)? } else { 0 },
                 up_ms: get_u64(row, 5)?,
                 seen_ms: get_u64(row, 6)?,
@@ -220,7 +239,8 @@ impl Standby {
         let damaged = |error: StoreError| PostgresError::Database(error.to_string());
         let servers = rows.iter().map(read).collect::<Result<_, _>>().map_err(damaged)?;
         let takeovers = get_u64(&lease, 0).map_err(damaged)?;
-        Ok(ServersSeen { servers, takeovers, lease_left_ms: get_u64(&lease, 1).map_err(damaged)? })
+        let waiting = waiting(&client).await.map_err(fail)?;
+        Ok(ServersSeen { servers, takeovers, lease_left_ms: get_u64(&lease, 1).map_err(damaged)?, waiting })
     }
 
     /// Resolves when this server may not act any more: it must end at once.
@@ -292,6 +312,22 @@ impl Standby {
         *slot = Some(client);
         Ok(is_free)
     }
+}
+
+/// Counts the sessions that have unfinished runs, labels and no home.
+async fn waiting(client: &Client) -> Result<Vec<(Vec<String>, u64)>, Error> {
+    let sql = "SELECT s.body::json ->> 'labels', count(*) FROM sessions AS s
+               WHERE s.session_id IN (SELECT session_id FROM runs WHERE NOT ended) AND s.status <> 'deleted'
+                 AND s.body::json ->> 'labels' IS NOT NULL
+                 AND NOT EXISTS (SELECT 1 FROM leases AS l JOIN node_leases AS n USING (node_id)
+                                 WHERE l.session_id = s.session_id)
+               GROUP BY 1 ORDER BY 1";
+    let mut waiting = vec![];
+    for row in client.query_typed(sql, &[]).await? {
+        let labels = serde_json::from_str(row.try_get(0)?).unwrap_or_default();
+        waiting.push((labels, u64::try_from(row.try_get::<_, i64>(1)?).unwrap_or(0)));
+    }
+    Ok(waiting)
 }
 
 impl std::fmt::Debug for Standby {

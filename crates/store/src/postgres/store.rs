@@ -121,6 +121,13 @@ impl Store for PostgresStore {
         }
     }
 
+    async fn home_assign(&self, session: SessionId, node: NodeId) -> Result<bool, StoreError> {
+        match self.shared.home.get() {
+            Some(home) => change!(self, change::home_assign, session, *home, node),
+            None => Ok(false),
+        }
+    }
+
     async fn inbox_at_home(&self) -> Result<Vec<SessionId>, StoreError> {
         match self.shared.home.get() {
             Some(home) => read!(self, sessions::inbox_at_home, *home),

@@ -10,7 +10,7 @@
 //! written alone, so that only the one at fault fails.
 //!
 //! Invariant: a commit is answered only after its outcome is known. If the connection breaks at COMMIT, the outcome is
-//! looked up by the transaction id on another connection.
+//! looked up on another connection (`outcome.rs`).
 
 use std::collections::{HashMap, VecDeque};
 use std::future::{Future, poll_fn};
@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use mainspring_core::{Cursor, EventId, NodeId, SessionId};
+use mainspring_core::{Cursor, NodeId, SessionId};
 use mainspring_kernel::boot_time::boot_time_ms;
 use mainspring_kernel::store::{Chunk, Commit, Fence, NewId, Row, StoreError, Unique};
 use parking_lot::Mutex;
@@ -30,9 +30,10 @@ use super::batch::statements;
 use super::connect::Connector;
 use super::error::{describe, is_refusal, write_error};
 use super::meters::{self, BatchMeters};
+use super::outcome::{Outcome, Trace, Transaction, writer_name};
 use super::rows::{Op, chunk_op, ops};
 use super::tables::{Statement, Table};
-use super::values::{get_id, get_u64, int, typed};
+use super::values::{get_id, get_u64, typed};
 use crate::Fault;
 
 /// The events that one transaction can have: the lower bits of a cursor.
@@ -41,10 +42,6 @@ pub(super) const EVENT_BITS: u32 = 14;
 const BATCH_COMMITS: usize = 64;
 /// Attempts to write a batch whose connection broke before COMMIT was sent.
 const ATTEMPTS: usize = 3;
-/// Time between two lookups of a transaction that has not ended.
-const LOOKUP_WAIT_MS: u64 = 20;
-/// Lookups of a transaction whose outcome is unknown.
-const LOOKUPS: usize = 100;
 
 /// The first number of the locks of new ids: the bytes of "msid". Locks with two numbers never conflict with locks with
 /// one number.
@@ -199,6 +196,8 @@ pub(super) fn closed() -> StoreError {
 
 /// One writer connection.
 pub(super) struct Writer {
+    /// Its number among the writers of the store.
+    pub(super) number: usize,
     pub(super) connector: Connector,
     pub(super) inlet: Arc<Inlet>,
     pub(super) shared: Arc<Shared>,
@@ -209,7 +208,7 @@ pub(super) struct Writer {
 enum BatchError {
     /// The server refused it; nothing changed.
     Refused(StoreError),
-    /// The connection broke before COMMIT was sent; nothing changed.
+    /// The connection broke, and nothing changed.
     Broken(String),
     /// The outcome could not be determined.
     Unknown(String),
@@ -362,7 +361,7 @@ impl Writer {
                     continue;
                 }
             };
-            let group = Group { connector: &self.connector, shared: &self.shared, client: &client };
+            let group = self.group(&client);
             let started = meters::start();
             let written = group.write(commits, fault == Some(Fault::CommitFails)).await;
             match written {
@@ -386,6 +385,10 @@ impl Writer {
         Err(StoreError::Unavailable(reason))
     }
 
+    fn group<'a>(&'a self, client: &'a Client) -> Group<'a> {
+        Group { number: self.number, connector: &self.connector, shared: &self.shared, client }
+    }
+
     async fn client(&mut self) -> Result<Client, Error> {
         match self.client.take().filter(|client| !client.is_closed()) {
             Some(client) => Ok(client),
@@ -396,7 +399,7 @@ impl Writer {
     async fn chunks_write(&mut self, chunks: &[Chunk]) -> Result<(), StoreError> {
         self.shared.check_writable()?;
         let client = self.client().await.map_err(|error| write_error(&error))?;
-        let group = Group { connector: &self.connector, shared: &self.shared, client: &client };
+        let group = self.group(&client);
         group.chunks_write(chunks).await.map_err(|error| match error {
             LockError::Failed(error) => write_error(&error),
             LockError::Corrupt(error) => error,
@@ -406,16 +409,10 @@ impl Writer {
     }
 }
 
-/// A transaction that is about to be committed.
-#[derive(Debug, Clone, Copy)]
-struct Transaction {
-    xid: u64,
-    /// One of the events that the transaction writes, if any.
-    trace: Option<(Cursor, EventId)>,
-}
-
 /// The writing of one batch.
 struct Group<'a> {
+    /// The number of the writer.
+    number: usize,
     connector: &'a Connector,
     shared: &'a Shared,
     client: &'a Client,
@@ -471,16 +468,26 @@ impl Group<'_> {
             self.rollback().await?;
             return Ok(results);
         }
-        let trace = commits
-            .iter()
-            .zip(&results)
-            .find_map(|(commit, result)| Some((*result.as_ref().ok()?.first()?, commit.events.first()?.id)));
-        self.finish(Transaction { xid: locked.xid, trace }, &statements(written), is_undone).await?;
+        let transaction = Transaction { xid: locked.xid, trace: self.trace(commits, &results) };
+        let mut statements = statements(written);
+        statements.extend(transaction.trace_statement());
+        self.finish(&transaction, &statements, is_undone).await?;
         self.note_dropped(commits, &results);
         if self.shared.home.get().is_some() {
             self.shared.written.notify_one();
         }
         Ok(results)
+    }
+
+    /// Names what proves later that the commits are stored: the first event of any of them, else a row.
+    fn trace(&self, commits: &[Arc<Commit>], results: &[Result<Vec<Cursor>, StoreError>]) -> Trace {
+        let first = |(commit, result): (&Arc<Commit>, &Result<Vec<Cursor>, StoreError>)| {
+            Some(Trace::Event(*result.as_ref().ok()?.first()?, commit.events.first()?.id))
+        };
+        commits.iter().zip(results).find_map(first).unwrap_or_else(|| {
+            let boot = self.shared.boot.load(std::sync::atomic::Ordering::Acquire);
+            Trace::Row(writer_name(boot, self.shared.home.get(), self.number))
+        })
     }
 
     /// Begins the transaction, locks the leases in the order of ids, and finds the ids that commits assert to be new but
@@ -536,7 +543,7 @@ impl Group<'_> {
     /// Sends all statements and COMMIT at once.
     async fn finish(
         &self,
-        transaction: Transaction,
+        transaction: &Transaction,
         statements: &[Statement],
         is_undone: bool,
     ) -> Result<(), BatchError> {
@@ -563,44 +570,12 @@ impl Group<'_> {
             Some(error) if is_refusal(&error) && !self.client.is_closed() => {
                 Err(BatchError::Refused(write_error(&error)))
             }
-            Some(error) => self.look_up(transaction, &error).await,
+            Some(error) => match transaction.look_up(self.connector).await {
+                Outcome::Committed => Ok(()),
+                Outcome::Lost => Err(BatchError::Broken(describe(&error))),
+                Outcome::Unknown => Err(BatchError::Unknown(describe(&error))),
+            },
         }
-    }
-
-    /// Finds out whether a transaction was committed whose connection broke.
-    ///
-    /// After a crash the database reuses the numbers of transactions that it has lost. So a committed number proves
-    /// nothing by itself: an event of the transaction must exist.
-    async fn look_up(&self, transaction: Transaction, error: &Error) -> Result<(), BatchError> {
-        let reason = describe(error);
-        let Transaction { xid, trace } = transaction;
-        let (cursor, event) =
-            trace.map_or((0, [0; 16]), |(cursor, event)| (int(cursor.0), *event.as_bytes()));
-        for _ in 0..LOOKUPS {
-            // Another connection: this one is broken.
-            let status = async {
-                let client = self.connector.connect().await?;
-                let sql = format!(
-                    "SELECT pg_xact_status('{xid}'::xid8),
-                       EXISTS (SELECT 1 FROM events WHERE cursor = $1 AND event_id = $2)"
-                );
-                let event = event.as_slice();
-                let row = client.query_typed_one(&sql, &typed(&[&cursor, &event])).await?;
-                Ok::<_, Error>((row.try_get::<_, Option<String>>(0)?, row.try_get::<_, bool>(1)?))
-            };
-            let Ok((status, is_traced)) = status.await else {
-                pause(LOOKUP_WAIT_MS).await;
-                continue;
-            };
-            match status.as_deref() {
-                Some("committed") if is_traced => return Ok(()),
-                Some("committed") if trace.is_none() => return Err(BatchError::Unknown(reason)),
-                Some("committed" | "aborted") => return Err(BatchError::Broken(reason)),
-                // The server has not noticed the broken connection yet, or is not reachable.
-                _ => pause(LOOKUP_WAIT_MS).await,
-            }
-        }
-        Err(BatchError::Unknown(reason))
     }
 
     async fn rollback(&self) -> Result<(), BatchError> {

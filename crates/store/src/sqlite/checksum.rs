@@ -42,7 +42,7 @@ pub(super) struct Layout {
 
 pub(super) const SESSION: Layout = Layout {
     columns: column_count(session_columns!()),
-    added: 3,
+    added: 4,
     apart: 0..0,
     kind: "session",
     id: id::<SessionId>,

@@ -38,7 +38,7 @@ macro_rules! session_columns {
          legacy_client_scope, legacy_session_key, default_adapter_id, default_cwd, model_profile, \
          metadata_json, tip_line, tip_pos, tip_message_id, version, created_at_ms, updated_at_ms, last_activity_at_ms, \
          org_id, visibility, model, system_prompt, model_options, pinned, title_source, forked_from_session_id, \
-         forked_from_message_id, base_line, base_pos, rules, tools, idle_unload_ms, checksum"
+         forked_from_message_id, base_line, base_pos, rules, tools, idle_unload_ms, labels, checksum"
     };
 }
 /// The columns of a run that stay as they are, but for the options, which a retry may change.
@@ -283,6 +283,7 @@ pub(super) fn session(columns: &mut Columns<'_>) -> Result<Session> {
         rules: columns.maybe_json()?.unwrap_or_default(),
         tools: columns.maybe_json()?.unwrap_or_default(),
         idle_unload_ms: columns.get::<Option<i64>>()?.map(i64::cast_unsigned),
+        labels: columns.maybe_json()?.unwrap_or_default(),
     })
 }
 

@@ -14,6 +14,7 @@ pub(super) fn session_write(connection: &Connection, session: &Session) -> Write
     let model_options = session.model_options.as_ref().map(json).transpose()?;
     let rules = (!session.rules.is_empty()).then(|| json(&session.rules)).transpose()?;
     let tools = (!session.tools.is_empty()).then(|| json(&session.tools)).transpose()?;
+    let labels = (!session.labels.is_empty()).then(|| json(&session.labels)).transpose()?;
     let (external, legacy) = (session.external_ref.as_ref(), session.legacy_alias.as_ref());
     let columns = params![
         session.id.bytes(),
@@ -52,6 +53,7 @@ pub(super) fn session_write(connection: &Connection, session: &Session) -> Write
         rules,
         tools,
         session.idle_unload_ms.map(int),
+        labels,
     ];
     // Most commits change no name, status, visibility or pin of a session. This update then touches no index except the
     // one by activity. The origin of a fork never changes.
@@ -60,7 +62,8 @@ pub(super) fn session_write(connection: &Connection, session: &Session) -> Write
            agent_definition_id = ?3, title = ?5, surface_kind = ?7, default_adapter_id = ?12, default_cwd = ?13,
            model_profile = ?14, metadata_json = ?15, tip_line = ?16, tip_pos = ?17, tip_message_id = ?18, version = ?19,
            created_at_ms = ?20, updated_at_ms = ?21, last_activity_at_ms = ?22, model = ?25, system_prompt = ?26,
-           model_options = ?27, title_source = ?29, rules = ?34, tools = ?35, idle_unload_ms = ?36, checksum = ?37
+           model_options = ?27, title_source = ?29, rules = ?34, tools = ?35, idle_unload_ms = ?36, labels = ?37,
+           checksum = ?38
          WHERE session_id = ?1 AND owner_id = ?2 AND key IS ?4 AND status = ?6 AND external_ref_kind IS ?8
            AND external_ref_id IS ?9 AND legacy_client_scope IS ?10 AND legacy_session_key IS ?11
            AND org_id IS ?23 AND visibility = ?24 AND pinned = ?28 AND forked_from_session_id IS ?30
@@ -73,7 +76,7 @@ pub(super) fn session_write(connection: &Connection, session: &Session) -> Write
         "INSERT INTO sessions (",
         session_columns!(),
         ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22,
-           ?23, ?24, ?25, ?26, ?27, ?28, ?29, ?30, ?31, ?32, ?33, ?34, ?35, ?36, ?37)
+           ?23, ?24, ?25, ?26, ?27, ?28, ?29, ?30, ?31, ?32, ?33, ?34, ?35, ?36, ?37, ?38)
          ON CONFLICT (session_id) DO UPDATE SET
            owner_id = ?2, agent_definition_id = ?3, key = ?4, title = ?5, status = ?6, surface_kind = ?7,
            external_ref_kind = ?8, external_ref_id = ?9, legacy_client_scope = ?10, legacy_session_key = ?11,
@@ -82,7 +85,7 @@ pub(super) fn session_write(connection: &Connection, session: &Session) -> Write
            last_activity_at_ms = ?22, org_id = ?23, visibility = ?24, model = ?25, system_prompt = ?26,
            model_options = ?27, pinned = ?28, title_source = ?29, forked_from_session_id = ?30,
            forked_from_message_id = ?31, base_line = ?32, base_pos = ?33, rules = ?34, tools = ?35,
-           idle_unload_ms = ?36, checksum = ?37",
+           idle_unload_ms = ?36, labels = ?37, checksum = ?38",
     ))?;
     checksum::execute(&mut write, &[(&checksum::SESSION, columns)], &[])?;
     Ok(())

@@ -130,7 +130,7 @@ pub(crate) fn pooled(url: &str) -> String {
 /// Runs a statement in a database and returns its output.
 #[allow(dead_code, reason = "the tests of the kernel only open stores")]
 pub(crate) fn psql(url: &str, sql: &str) -> String {
-    let output = Command::new(CLUSTER.bin.join("psql")).args(["-XAtqc", sql, url]).output().unwrap();
+    let output = Command::new(bin().join("psql")).args(["-XAtqc", sql, url]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }

@@ -366,6 +366,7 @@ async fn a_session_reads_back_as_written() {
         forked_from: Some(Origin { session: session_id(9), message: message_id(8) }),
         base: Some(point(9, 1)),
         rules: vec!["deny fs write *".into(), "ask tool call \"x\"".into()],
+        labels: vec!["gpu".into(), "eu".into()],
         ..session(1)
     };
     for (name, subject) in every_store() {
@@ -375,8 +376,14 @@ async fn a_session_reads_back_as_written() {
         assert_eq!(store.session_load(session_id(1)).await.unwrap().unwrap().session, full, "{name}");
         // A turn, a change of settings and a change of visibility are written by different statements.
         let moved = Session { tip: Some(point(4, 3)), title: None, version: 5, ..full.clone() };
-        let set =
-            Session { model: None, system_prompt: None, model_options: None, rules: vec![], ..moved.clone() };
+        let set = Session {
+            model: None,
+            system_prompt: None,
+            model_options: None,
+            rules: vec![],
+            labels: vec![],
+            ..moved.clone()
+        };
         let hidden = Session { visibility: Visibility::Private, ..set.clone() };
         let unpinned = Session { pinned: false, title_source: None, ..hidden.clone() };
         for image in [moved, set, hidden, unpinned] {

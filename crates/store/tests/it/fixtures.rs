@@ -123,6 +123,7 @@ pub(crate) fn session(n: u64) -> Session {
         rules: vec![],
         tools: vec![],
         idle_unload_ms: None,
+        labels: vec![],
     }
 }
 

@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
+use mainspring_core::permits::{Demand, PermitPool};
 use mainspring_core::placement::Offer;
 use mainspring_core::*;
 use mainspring_kernel::boot_time::boot_time_ms;
 use mainspring_kernel::store::{Commit, Fence, Row, Store, StoreError};
-use mainspring_store::{Homes, PostgresError, PostgresOptions, PostgresStore, Seat, Standby};
+use mainspring_store::{Homes, PostgresError, PostgresOptions, PostgresStore, Seat, SharedPermits, Standby};
+use parking_lot::Mutex;
+use tokio::sync::watch;
 
 use crate::cluster::{database, psql};
 use crate::fixtures::*;
@@ -26,7 +29,11 @@ fn seat(n: u8) -> Seat {
         place: Some(format!("place {n}")),
         times: LeaseTimes::new(LEASE_MS),
         limit_file: None,
-        offer: Offer { adapters: vec!["script".into()], folders: vec![] },
+        offer: Offer {
+            adapters: vec!["script".into()],
+            labels: vec![format!("label-{n}")],
+            ..Offer::default()
+        },
     }
 }
 
@@ -78,7 +85,8 @@ async fn several_servers_write_at_the_same_time_and_a_session_has_one_home() {
     let homes = sees(&second, |homes| homes.servers.len() == 2 && homes.leader.is_some()).await;
     assert_eq!((names(&homes), homes.leader), (vec!["server 1", "server 2"], Some(node(1))));
     assert_eq!(homes.server(node(1)).unwrap().address, "http://server1");
-    assert_eq!(homes.server(node(2)).unwrap().candidate.offer.adapters, ["script"]);
+    let offer = &homes.server(node(2)).unwrap().candidate.offer;
+    assert_eq!((offer.adapters.join(" "), offer.labels.join(" ")), ("script".into(), "label-2".into()));
     let fences = [make_session(&a, 1, node(1)).await, make_session(&b, 2, node(2)).await];
     a.commit(one_event(fences[0], 3)).await.unwrap();
     b.commit(one_event(fences[1], 4)).await.unwrap();
@@ -134,6 +142,112 @@ async fn a_session_without_a_home_is_claimed_by_one_server() {
     let unmade = b.lease_take(session_id(9), node(2)).await.unwrap();
     b.lease_release(unmade).await.unwrap();
     assert_eq!(psql(&url, "SELECT count(*) FROM leases"), "1");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_is_not_in_memory_can_be_handed_to_another_server() {
+    let url = database();
+    let (_first, a) = join(&url, seat(1)).await;
+    let (second, b) = join(&url, seat(2)).await;
+    let fence = make_session(&a, 1, node(1)).await;
+    assert_eq!(a.home_assign(session_id(1), node(2)).await, Ok(false), "it is in memory");
+    a.lease_release(fence).await.unwrap();
+    assert_eq!(b.home_assign(session_id(1), node(2)).await, Ok(false), "it is not without a home");
+    assert_eq!(a.home_assign(session_id(1), node(9)).await, Ok(false), "there is no such server");
+    assert_eq!((a.home_find(session_id(1)).await, b.inbox_at_home().await), (Ok(Some(node(1))), Ok(vec![])));
+    assert_eq!(a.home_assign(session_id(1), node(2)).await, Ok(true));
+    assert_eq!(a.home_find(session_id(1)).await, Ok(Some(node(2))));
+    assert_eq!((a.inbox_at_home().await, b.inbox_at_home().await), (Ok(vec![]), Ok(vec![session_id(1)])));
+    let held = Err(StoreError::HeldElsewhere { node: node(2) });
+    assert_eq!(a.lease_take(session_id(1), node(1)).await.map(drop), held);
+    let taken = b.lease_take(session_id(1), node(2)).await.unwrap();
+    b.commit(one_event(taken, 3)).await.unwrap();
+    assert_eq!(b.inbox_at_home().await, Ok(vec![]), "it is loaded once");
+    // One whose server has ended has no home.
+    second.leave().await.unwrap();
+    assert_eq!(a.home_find(session_id(1)).await, Ok(None));
+    assert_eq!(a.home_assign(session_id(1), node(2)).await, Ok(false));
+    assert_eq!(a.home_assign(session_id(1), node(1)).await, Ok(true));
+}
+
+/// The permits of a server: those that it has, uses and wants.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+struct Work {
+    size: usize,
+    used: usize,
+    wanted: usize,
+}
+
+/// Shares four permits of runs with a process, as a server does whose work is `work`.
+fn share_four(server: &Standby) -> watch::Sender<Work> {
+    let work = watch::Sender::new(Work::default());
+    let (asks, gets) = (work.clone(), work.clone());
+    let demand = move |pool: PermitPool| {
+        assert_eq!(pool, PermitPool::Workers, "the other pool is not shared");
+        let Work { size, wanted, .. } = *asks.borrow();
+        (Demand { cap: 9, owners: [("ada".to_owned(), wanted)].into() }, size)
+    };
+    let resize = move |_, permits: usize| gets.send_modify(|work| work.size = permits.max(work.used));
+    server.share_permits(SharedPermits::new([Some(4), None], demand, resize));
+    work
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn permits_of_all_servers_follow_the_demand_and_end_with_their_server() {
+    let url = database();
+    let (first, _a) = join(&url, seat(1)).await;
+    let (second, _b) = join(&url, seat(2)).await;
+    sees(&first, |homes| homes.leader == Some(node(1)) && homes.servers.len() == 2).await;
+    let (a, b) = (share_four(&first), share_four(&second));
+    let reaches = async |work: &watch::Sender<Work>, size: usize| {
+        work.subscribe().wait_for(|work| work.size == size).await.unwrap();
+    };
+    // Without demand they are divided evenly.
+    tokio::join!(reaches(&a, 2), reaches(&b, 2));
+    assert_eq!(second.servers().await.unwrap().servers[1].permits, [2, 0]);
+    // The second one needs all of them, and the first one none.
+    b.send_modify(|work| work.wanted = 9);
+    tokio::join!(reaches(&a, 0), reaches(&b, 4));
+    // It uses three, and the first one wants some too: it gets the fourth, and no other until one is returned.
+    b.send_modify(|work| work.used = 3);
+    a.send_modify(|work| work.wanted = 9);
+    tokio::join!(reaches(&a, 1), reaches(&b, 3));
+    let beat = async || {
+        // Some exchanges of both servers.
+        let no = "SELECT min(permits_no) FROM node_leases";
+        let before: u64 = psql(&url, no).parse().unwrap();
+        while psql(&url, no).parse::<u64>().unwrap() < before + 3 {}
+    };
+    beat().await;
+    assert_eq!((a.borrow().size, b.borrow().size), (1, 3));
+    b.send_modify(|work| (work.used, work.size) = (2, 2));
+    reaches(&a, 2).await;
+    // Those of a server that ends are given to the others, not before it has left.
+    refuse_renewals(&url, node(2));
+    a.send_modify(|work| work.used = 2);
+    let held = Mutex::new(vec![]);
+    let watch = async {
+        while a.borrow().size < 4 {
+            held.lock().push((psql(&url, "SELECT count(*) FROM node_leases"), a.borrow().size));
+        }
+    };
+    watch.await;
+    let early = held.lock().iter().any(|(servers, size)| servers == "2" && *size > 2);
+    assert!(!early, "{held:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_that_wait_for_labels_are_counted() {
+    let url = database();
+    let (server, a) = join(&url, seat(1)).await;
+    for (n, labels) in [(1, vec!["gpu".to_owned()]), (2, vec!["gpu".to_owned()]), (3, vec![])] {
+        let fence = make_session(&a, n, node(1)).await;
+        let labelled = Session { labels, ..session(n) };
+        commit(&a, fence, vec![row_session(labelled)], vec![]).await.unwrap();
+    }
+    assert_eq!(server.servers().await.unwrap().waiting, []);
+    psql(&url, "DELETE FROM leases");
+    assert_eq!(server.servers().await.unwrap().waiting, [(vec!["gpu".to_owned()], 2)]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

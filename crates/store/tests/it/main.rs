@@ -8,6 +8,7 @@ mod backup;
 mod checksums;
 mod cluster;
 mod contract;
+mod crash;
 mod damage;
 mod data;
 mod delegations;

@@ -375,10 +375,10 @@ async fn sessions_messages_and_steps_of_versions_without_agents_of_sessions_are_
     create_database(folder.path(), RELEASED, &insert_queued_run(0));
     let store = sqlite_open(folder.path());
     let old = store.session_load(session_id(1)).await.unwrap().unwrap().session;
-    assert_eq!((old.tools.len(), old.idle_unload_ms), (0, None));
+    assert_eq!((old.tools.len(), old.idle_unload_ms, old.labels.len()), (0, None, 0));
     let fence = lease(&store, 1).await;
     let tool = ClientTool { name: "rain".into(), input_schema: json!({}), ..ClientTool::default() };
-    let changed = Session { tools: vec![tool], idle_unload_ms: Some(0), ..old };
+    let changed = Session { tools: vec![tool], idle_unload_ms: Some(0), labels: vec!["gpu".into()], ..old };
     let message = Message { agent: Some("coder@2".into()), ..message(3, 1, "hi") };
     let step = step(4, 1, 1);
     let rows = vec![

@@ -3,7 +3,7 @@
 use super::*;
 
 /// Waits until `is` returns a value.
-async fn until<T>(mut is: impl AsyncFnMut() -> Option<T>) -> T {
+pub(super) async fn until<T>(mut is: impl AsyncFnMut() -> Option<T>) -> T {
     loop {
         if let Some(value) = is().await {
             return value;
@@ -13,7 +13,7 @@ async fn until<T>(mut is: impl AsyncFnMut() -> Option<T>) -> T {
 
 impl Servers {
     /// The number of the server at which the session with this key has its home.
-    fn home(&self, key: &str) -> Option<usize> {
+    pub(super) fn home(&self, key: &str) -> Option<usize> {
         let sql = format!(
             "SELECT n.name FROM sessions JOIN leases USING (session_id) JOIN node_leases USING (node_id)
                JOIN nodes AS n USING (node_id) WHERE key = '{key}'"
@@ -22,7 +22,7 @@ impl Servers {
     }
 
     /// The id of the process of a server, as the database knows it.
-    fn node(&self, n: usize) -> String {
+    pub(super) fn node(&self, n: usize) -> String {
         let sql = format!(
             "SELECT encode(node_id, 'hex') FROM nodes JOIN node_leases USING (node_id) WHERE name = 'server {n}'"
         );
@@ -30,13 +30,13 @@ impl Servers {
     }
 
     /// Waits until the sessions of a process have been given up or taken over.
-    fn wait_until_gone(&self, node: &str) {
+    pub(super) fn wait_until_gone(&self, node: &str) {
         let sql = format!("SELECT count(*) FROM node_leases WHERE encode(node_id, 'hex') = '{node}'");
         while psql(&self.database, &sql) != "0" {}
     }
 
     /// Sends a prompt through the server `n` until it is accepted. Returns the run.
-    async fn prompt(&self, n: usize, key: &str, prompt: &str) -> Value {
+    pub(super) async fn prompt(&self, n: usize, key: &str, prompt: &str) -> Value {
         let body = json!({"prompt": prompt, "adapter": "script", "session": {"key": key}});
         until(async || send(self.request(n, Method::POST, "/v1/runs").json(&body)).await).await
     }

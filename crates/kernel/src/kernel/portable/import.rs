@@ -10,6 +10,7 @@
 use std::sync::Arc;
 
 use mainspring_core::limits::{check_key, check_text};
+use mainspring_core::placement::check_labels;
 use mainspring_core::{Artifact, Session, SessionId, SessionStatus, StateChange, StateEntry, Visibility};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -245,6 +246,7 @@ impl Import {
         session.key.as_deref().map_or(Ok(()), check_key)?;
         check_session_rules(&session.rules)?;
         check_idle_unload(session.idle_unload_ms)?;
+        check_labels(&session.labels).map_err(LineError::Line)?;
         for (what, text) in [
             ("a surface kind", &session.surface_kind),
             ("an agent definition", &session.agent_definition),

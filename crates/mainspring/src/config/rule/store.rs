@@ -1,5 +1,7 @@
 //! The rule of the setting that names the database.
 
+use mainspring_core::placement::check_labels;
+
 use super::{Input, RawValue, Rule, Value};
 
 /// A rule that accepts the URL of a PostgreSQL, or an empty text for none.
@@ -65,6 +67,36 @@ impl Rule<Vec<String>> for FolderRoots {
 
     fn allowed(&self) -> String {
         "a list of absolute paths of folders, such as [\"/srv/projects\"]".to_owned()
+    }
+}
+
+/// A rule that accepts a list of labels: a list in the file, comma-separated elsewhere.
+pub(in super::super) struct Labels;
+
+/// Allows labels of a server, or none.
+pub(in super::super) const fn labels() -> Labels {
+    Labels
+}
+
+impl Rule<Vec<String>> for Labels {
+    fn read(&self, input: &Input<'_>) -> Result<Vec<String>, String> {
+        let labels: Vec<String> = match &input.raw {
+            RawValue::List(labels) => labels.clone(),
+            RawValue::Untyped(text) => {
+                text.split(',').map(str::trim).filter(|label| !label.is_empty()).map(str::to_owned).collect()
+            }
+            _ => return Err(self.allowed()),
+        };
+        check_labels(&labels).map(|()| labels).map_err(|_| self.allowed())
+    }
+
+    fn show(&self, value: &Vec<String>) -> Value {
+        Value::List(value.clone())
+    }
+
+    fn allowed(&self) -> String {
+        "a list of at most 16 labels of letters, digits, `_`, `.` and `-`, such as [\"gpu\", \"eu\"]"
+            .to_owned()
     }
 }
 

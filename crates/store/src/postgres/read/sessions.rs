@@ -58,13 +58,13 @@ pub(in super::super) async fn home_find(
     row.map(|row| Ok(NodeId::from_bytes(get_id(&row, 0)?))).transpose()
 }
 
-/// Lists the sessions with the home `home` that have notes in their inbox.
+/// Lists the sessions with the home `home` that have notes in their inbox, or that were handed to it.
 pub(in super::super) async fn inbox_at_home(
     reader: &Reader,
     home: NodeId,
 ) -> Result<Vec<SessionId>, StoreError> {
-    let sql =
-        "SELECT DISTINCT session_id FROM inbox JOIN leases AS l USING (session_id) WHERE l.node_id = $1";
+    let sql = "SELECT session_id FROM inbox JOIN leases AS l USING (session_id) WHERE l.node_id = $1
+               UNION SELECT session_id FROM leases WHERE node_id = $1 AND handed";
     let rows = reader.rows(sql, &[&home.as_bytes().as_slice()]).await?;
     all(&rows, |row| Ok(SessionId::from_bytes(get_id(row, 0)?)))
 }

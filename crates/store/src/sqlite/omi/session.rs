@@ -158,6 +158,7 @@ impl Import<'_> {
             rules: vec![],
             tools: vec![],
             idle_unload_ms: None,
+            labels: vec![],
         })
     }
 
