@@ -13,6 +13,7 @@ const MIGRATIONS: &[(usize, &str)] = &[
     (4, include_str!("../../migrations/postgres/0004_cluster.sql")),
     (6, include_str!("../../migrations/postgres/0006_owner_keys_and_lost_events.sql")),
     (7, include_str!("../../migrations/postgres/0007_homes.sql")),
+    (9, include_str!("../../migrations/postgres/0009_announced_waits.sql")),
 ];
 
 /// The version of the tables that this program writes.
