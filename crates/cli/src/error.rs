@@ -108,6 +108,7 @@ impl From<Error> for CliError {
             Error::StoreFull(_)
             | Error::AuditFailed(_)
             | Error::Elsewhere { .. }
+            | Error::AtHome { .. }
             | Error::Unavailable(_)
             | Error::StoreLost(_)
             | Error::Corrupt(_)

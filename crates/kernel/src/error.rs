@@ -306,6 +306,16 @@ pub enum Error {
         /// The server.
         node: NodeId,
     },
+    /// The home of the session, another server of the cluster, has refused the request or does not answer.
+    #[error("{message}")]
+    AtHome {
+        /// The code of its error.
+        code: &'static str,
+        /// A sentence for people.
+        message: String,
+        /// True if the same request may succeed later.
+        retryable: bool,
+    },
     /// The audit log cannot be written, and nothing was changed. Retry later.
     #[error(
         "the audit log cannot be written, so nothing may be changed ({0}): free space, or set audit.on_failure to report"
@@ -380,6 +390,7 @@ impl Error {
         Self::Corrupt(_) => "corrupt",
         Self::SessionFailed { .. } => "session_failed",
         ; Self::Refused(refusal) => refusal.code(),
+        ; Self::AtHome { code, .. } => code,
     }
 
     /// True if the same request may succeed later.
@@ -399,6 +410,7 @@ impl Error {
                 | Self::AuditFailed(_)
                 | Self::Unavailable(_)
                 | Self::Elsewhere { .. }
+                | Self::AtHome { retryable: true, .. }
         )
     }
 

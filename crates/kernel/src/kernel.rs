@@ -70,6 +70,7 @@ mod options;
 mod pins;
 mod portable;
 mod processes;
+pub mod reach;
 mod repeats;
 mod requests;
 mod run_wait;

@@ -1,7 +1,7 @@
 //! Kernels that share a store: each is the home of some sessions, and one of them leads.
 //!
 //! A session is loaded, written and streamed by its home alone. A request that reaches another kernel fails with
-//! [`Error::Elsewhere`], and the edge sends it to the home. The kernel that leads also answers for all sessions together,
+//! [`Error::Elsewhere`], and the edge sends it to the home; requests of agents are sent by the kernel (`reach.rs`). The kernel that leads also answers for all sessions together,
 //! and recovers those that have lost their home.
 //!
 //! Invariant: a session with an actor or a reader here has its home here.
@@ -13,7 +13,9 @@ use std::sync::Arc;
 use mainspring_core::placement::{Candidate, Wish, place};
 use mainspring_core::{NodeId, RunId, Session, SessionId};
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 
+use super::reach::Peers;
 use super::{Kernel, Shared};
 use crate::actor::Command;
 use crate::board::LiveSession;
@@ -34,12 +36,35 @@ type Candidates = Arc<dyn Fn() -> Vec<Candidate> + Send + Sync>;
 
 /// The processes that share a store.
 #[derive(Clone)]
-pub struct Homes(Candidates);
+pub struct Homes {
+    candidates: Candidates,
+    peers: Option<Peers>,
+    leader: Arc<dyn Fn() -> Option<NodeId> + Send + Sync>,
+}
 
 impl Homes {
     /// Places new sessions among the processes that `candidates` lists at that time.
     pub fn new(candidates: impl Fn() -> Vec<Candidate> + Send + Sync + 'static) -> Self {
-        Self(Arc::new(candidates))
+        Self { candidates: Arc::new(candidates), peers: None, leader: Arc::new(|| None) }
+    }
+
+    /// Sends requests about sessions of other processes with `peers`.
+    pub fn with_peers(self, peers: Peers) -> Self {
+        Self { peers: Some(peers), ..self }
+    }
+
+    /// Finds the process that leads with `leader`.
+    pub fn with_leader(self, leader: impl Fn() -> Option<NodeId> + Send + Sync + 'static) -> Self {
+        Self { leader: Arc::new(leader), ..self }
+    }
+
+    /// The process that leads, if one does at the moment.
+    pub(super) fn leader(&self) -> Option<NodeId> {
+        (self.leader)()
+    }
+
+    pub(super) fn peers(&self) -> Option<&Peers> {
+        self.peers.as_ref()
     }
 }
 
@@ -49,13 +74,23 @@ impl fmt::Debug for Homes {
     }
 }
 
-/// The sessions of other processes that are on the board of this one, with their owners.
+/// What is known of the sessions of other processes.
 #[derive(Debug, Default)]
-pub(super) struct Elsewhere(Mutex<HashMap<SessionId, String>>);
+pub(super) struct Elsewhere {
+    /// The sessions that are on the board of this process, with their owners.
+    shown: Mutex<HashMap<SessionId, String>>,
+    /// Notified when other processes may have written something.
+    written: Notify,
+}
 
 impl Elsewhere {
     pub(super) fn contains(&self, session: SessionId) -> bool {
-        self.0.lock().contains_key(&session)
+        self.shown.lock().contains_key(&session)
+    }
+
+    /// Resolves when other processes may have written something since this call.
+    pub(super) fn written(&self) -> tokio::sync::futures::Notified<'_> {
+        self.written.notified()
     }
 }
 
@@ -105,9 +140,10 @@ impl Kernel {
         self.shared.keys_revoked.send_replace(());
     }
 
-    /// Handles what other processes have written meanwhile: notes for sessions of this process, and events for the readers
-    /// of all sessions of an owner.
+    /// Handles what other processes have written meanwhile: notes for sessions of this process, ends of runs that are awaited
+    /// here, and events for the readers of all sessions of an owner.
     pub async fn homes_poll(&self) -> Result<(), Error> {
+        self.shared.elsewhere.written.notify_waiters();
         for session in self.shared.store.inbox_at_home().await? {
             self.shared.dispatch(session, Command::Inbox);
         }
@@ -118,7 +154,7 @@ impl Kernel {
     /// Shows the sessions of other processes on the board, for the kernel that leads.
     pub async fn homes_show(&self) -> Result<(), Error> {
         let live = self.shared.store.live_elsewhere().await?;
-        let mut known = self.shared.elsewhere.0.lock();
+        let mut known = self.shared.elsewhere.shown.lock();
         let mut gone = std::mem::take(&mut *known);
         for (session, status) in live {
             let Session { id, owner, key, title, .. } = session;
@@ -154,7 +190,7 @@ impl Shared {
 
     /// Fails if a new session belongs to another process.
     pub(super) fn check_placement(&self, session: &Session) -> Result<(), Error> {
-        let Some(Homes(candidates)) = &self.options.homes else { return Ok(()) };
+        let Some(Homes { candidates, .. }) = &self.options.homes else { return Ok(()) };
         if PLACEABLE.try_with(|()| ()).is_err() {
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! Waiting for a run.
+//! Waiting for a run. The home of its session has its events; another kernel reads its state whenever somebody has written.
 
 use std::time::Duration;
 
@@ -7,6 +7,9 @@ use mainspring_core::{Body, Run, RunId};
 use super::{Caller, Kernel};
 use crate::error::Error;
 use crate::feed::{Item, Subscription, SubscriptionMode};
+
+/// Time between two reads of a run of another home, however much is written.
+const READ_PAUSE: Duration = Duration::from_millis(50);
 
 /// The condition that a caller waits for.
 #[derive(Clone, Copy)]
@@ -63,11 +66,15 @@ impl Kernel {
         }
     }
 
-    /// Subscribes to the events of a run's session from now on.
-    async fn run_changes(&self, caller: &Caller, run: &Run) -> Result<Subscription, Error> {
-        let subscription = self.shared.subscribe(run.session, SubscriptionMode::Observer).await?;
+    /// Subscribes to the events of a run's session from now on; `None` if another kernel is its home.
+    async fn run_changes(&self, caller: &Caller, run: &Run) -> Result<Option<Subscription>, Error> {
+        let subscription = match self.shared.subscribe(run.session, SubscriptionMode::Observer).await {
+            Err(Error::Elsewhere { .. }) => return Ok(None),
+            subscription => subscription?,
+        };
         let now = subscription.feed().position();
-        Ok(subscription.with_reader(&caller.owner, caller.owner != run.owner).resume(now).events_only())
+        let reader = subscription.with_reader(&caller.owner, caller.owner != run.owner);
+        Ok(Some(reader.resume(now).events_only()))
     }
 
     /// Waits until the run meets the condition. `events` begin before the call, so no event is missed between the first
@@ -76,9 +83,12 @@ impl Kernel {
         &self,
         caller: &Caller,
         run: RunId,
-        mut events: Subscription,
+        events: Option<Subscription>,
         until: Until,
     ) -> Result<Run, Error> {
+        let Some(mut events) = events else {
+            return self.run_reaches_elsewhere(caller, run, until).await;
+        };
         loop {
             let now = self.run_readable(caller, run).await?;
             if until.is_met(&now) {
@@ -95,6 +105,25 @@ impl Kernel {
                     // The stream ends with its session or with the process: no more events come.
                     None => return self.run_readable(caller, run).await,
                 }
+            }
+        }
+    }
+
+    /// Waits until a run of another home meets the condition. Its home may change meanwhile: the store has its state. Returns
+    /// the run as it is if this process stops before.
+    async fn run_reaches_elsewhere(&self, caller: &Caller, run: RunId, until: Until) -> Result<Run, Error> {
+        loop {
+            let written = self.shared.elsewhere.written();
+            tokio::pin!(written);
+            // From here on nothing is missed.
+            written.as_mut().enable();
+            let now = self.run_readable(caller, run).await?;
+            if until.is_met(&now) {
+                return Ok(now);
+            }
+            tokio::select! {
+                () = written => self.sleep(READ_PAUSE).await,
+                () = self.shared.tasks.stopping() => return Ok(now),
             }
         }
     }
