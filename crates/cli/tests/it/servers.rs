@@ -21,6 +21,7 @@ use tokio::task::JoinSet;
 use crate::kill::example;
 use crate::postgres_cluster::{database, psql};
 
+mod reach;
 mod spread;
 
 /// The lease of the servers.

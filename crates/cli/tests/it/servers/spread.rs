@@ -3,7 +3,7 @@
 use super::*;
 
 /// Waits until `is` returns a value.
-async fn until<T>(mut is: impl AsyncFnMut() -> Option<T>) -> T {
+pub(super) async fn until<T>(mut is: impl AsyncFnMut() -> Option<T>) -> T {
     loop {
         if let Some(value) = is().await {
             return value;
@@ -13,7 +13,7 @@ async fn until<T>(mut is: impl AsyncFnMut() -> Option<T>) -> T {
 
 impl Servers {
     /// The number of the server at which the session with this key has its home.
-    fn home(&self, key: &str) -> Option<usize> {
+    pub(super) fn home(&self, key: &str) -> Option<usize> {
         let sql = format!(
             "SELECT n.name FROM sessions JOIN leases USING (session_id) JOIN node_leases USING (node_id)
                JOIN nodes AS n USING (node_id) WHERE key = '{key}'"
@@ -36,7 +36,7 @@ impl Servers {
     }
 
     /// Sends a prompt through the server `n` until it is accepted. Returns the run.
-    async fn prompt(&self, n: usize, key: &str, prompt: &str) -> Value {
+    pub(super) async fn prompt(&self, n: usize, key: &str, prompt: &str) -> Value {
         let body = json!({"prompt": prompt, "adapter": "script", "session": {"key": key}});
         until(async || send(self.request(n, Method::POST, "/v1/runs").json(&body)).await).await
     }
