@@ -109,6 +109,7 @@ impl From<Error> for CliError {
             | Error::AuditFailed(_)
             | Error::Elsewhere { .. }
             | Error::NoServer(_)
+            | Error::AtHome { .. }
             | Error::Unavailable(_)
             | Error::StoreLost(_)
             | Error::Corrupt(_)

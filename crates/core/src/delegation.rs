@@ -55,7 +55,7 @@ pub struct Delegation {
 }
 
 /// A delegation whose child has not been accepted yet. The child's session is known only on acceptance.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NewDelegation {
     /// The delegation's id.
     pub id: DelegationId,

@@ -5,7 +5,8 @@
 //! ```
 //!
 //! The request keeps its credential, which the active server checks as if it had received the request itself. The standby
-//! checks only which site a browser sends the request for, since that depends on the address that the browser used.
+//! checks only which site a browser sends the request for, since that depends on the address that the browser used. A
+//! forwarded request proves that a server of the cluster has forwarded it (`peers.rs`).
 //!
 //! A request that is not answered is never repeated here: whether it was carried out is unknown. When another server becomes
 //! the active one, everything that still waits for the one before fails, so that clients come back.
@@ -24,6 +25,7 @@ use futures_util::{Stream, StreamExt};
 use tokio::sync::watch;
 
 use crate::body::Json;
+use crate::peers::{PeerKey, not_a_peer};
 use crate::{Problem, guard, health};
 
 /// Marks a forwarded request, so that two servers never send a request back and forth.
@@ -53,6 +55,8 @@ pub struct ForwardOptions {
     pub is_tls: bool,
     /// Certificates that are trusted for the active server instead of those of the system, as PEM.
     pub ca: Option<Vec<u8>>,
+    /// The key by which servers of the cluster know each other. Without one, forwarded requests are refused.
+    pub key: Option<PeerKey>,
 }
 
 /// Forwards requests to the active server.
@@ -106,8 +110,9 @@ async fn pass_on(forward: &Shared, request: Request) -> Result<Response, Problem
     if request.uri().path() == "/health" {
         return Ok(Json(health::alive()).into_response());
     }
-    let target = forward.active.borrow().clone();
-    let target = target.filter(|_| !request.headers().contains_key(FORWARDED));
+    let key = forward.options.key.as_ref();
+    let is_forwarded = hops(request.headers(), key)? > 0;
+    let target = forward.active.borrow().clone().filter(|_| !is_forwarded);
     let target =
         target.ok_or_else(|| unavailable("no server of the cluster is active at the moment; try again"))?;
     let active = forward.active.clone();
@@ -116,7 +121,7 @@ async fn pass_on(forward: &Shared, request: Request) -> Result<Response, Problem
         Box::pin(async move { replaced(&mut active, &target).await }) as Gone
     };
     let peer = Peer { who: "the active server", replaced: "another server of the cluster has become active" };
-    relay(&forward.client, &target, request, 1, peer, gone).await
+    relay(&forward.client, &target, request, (1, key), peer, gone).await
 }
 
 /// Resolves when a server may not answer any more.
@@ -132,12 +137,12 @@ pub(super) struct Peer {
 }
 
 /// Passes a request on to the server at the address `target`, and its answer back, both as they come. The request has been
-/// passed on `hops` times then. Fails when `gone` resolves before the end of the answer.
+/// passed on `hops` times then, which `key` proves. Fails when `gone` resolves before the end of the answer.
 pub(super) async fn relay(
     client: &reqwest::Client,
     target: &str,
     request: Request,
-    hops: u8,
+    (hops, key): (u8, Option<&PeerKey>),
     peer: Peer,
     gone: impl Fn() -> Gone,
 ) -> Result<Response, Problem> {
@@ -146,6 +151,9 @@ pub(super) async fn relay(
     let (parts, body) = request.into_parts();
     let mut headers = forwarded(&parts.headers);
     headers.insert(FORWARDED, HeaderValue::from(u16::from(hops)));
+    if let Some(key) = key {
+        key.sign(&mut headers, &proof_of(hops));
+    }
     let mut outgoing = client.request(parts.method, url).headers(headers);
     let has_body = [header::CONTENT_LENGTH, header::TRANSFER_ENCODING];
     if has_body.iter().any(|name| parts.headers.contains_key(name)) {
@@ -173,10 +181,18 @@ pub(super) async fn relay(
     Ok(answer)
 }
 
-/// How often a request has been passed on.
-pub(super) fn hops(headers: &HeaderMap) -> u8 {
-    let value = headers.get(FORWARDED).and_then(|value| value.to_str().ok());
-    value.map_or(0, |value| value.parse().unwrap_or(u8::MAX))
+/// How often servers of the cluster have passed a request on. Refuses a request that says so without the proof. It is not
+/// ignored: two servers with different secrets would send a request back and forth.
+pub(super) fn hops(headers: &HeaderMap, key: Option<&PeerKey>) -> Result<u8, Problem> {
+    let Some(value) = headers.get(FORWARDED) else { return Ok(0) };
+    let hops = value.to_str().ok().and_then(|value| value.parse::<u8>().ok()).filter(|hops| *hops > 0);
+    let proven = hops.filter(|hops| key.is_some_and(|key| key.is_signed(headers, &proof_of(*hops))));
+    proven.ok_or_else(|| not_a_peer("the header Mainspring-Forwarded"))
+}
+
+/// What the proof of a forwarded request is for.
+fn proof_of(hops: u8) -> String {
+    format!("forwarded {hops}")
 }
 
 /// The headers without those of the connection.

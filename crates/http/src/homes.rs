@@ -7,16 +7,17 @@
 //! ```
 //!
 //! The path decides where that is possible. A session that is named in another way is found by the kernel, which refuses a
-//! request that belongs to another server; such a request is sent there once, if its body is small enough to be kept.
+//! request that belongs to another server; such a request is sent there once, with the part of its body that was read
+//! (`kept.rs`).
 //!
 //! Invariant: a request is passed on at most [`MAX_HOPS`] times.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Router;
-use axum::body::{Body, Bytes};
+use axum::body::Body;
 use axum::extract::{Request, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
@@ -27,14 +28,13 @@ use mainspring_kernel::kernel::homes::placeable;
 use tokio::sync::watch;
 
 use crate::forward::{self, ForwardOptions, Gone, Peer};
-use crate::{HttpLimits, Problem, guard};
+use crate::kept::KeptBody;
+use crate::{Problem, body_bytes, guard, peers};
 
 /// How often a request may be passed on: to a server that is the home no longer, and from there to the one that is.
 const MAX_HOPS: u8 = 2;
-/// The largest body that is kept in case the request belongs to another server.
-const KEPT_BODY_BYTES: usize = 256 << 10;
-/// The header by which a host names itself: its calls are listed by the leader.
-const HOST_CALLER: &str = "mainspring-host";
+/// How much of a body that is not JSON is kept in case the request belongs to another server.
+const KEPT_UPLOAD_BYTES: usize = 256 << 10;
 
 const HOME: Peer = Peer {
     who: "the server at which the session has its home",
@@ -53,7 +53,7 @@ pub struct Servers {
 }
 
 impl Servers {
-    fn address(&self, node: NodeId) -> Option<&str> {
+    pub(super) fn address(&self, node: NodeId) -> Option<&str> {
         self.addresses.iter().find(|(known, _)| *known == node).map(|(_, address)| address.as_str())
     }
 }
@@ -67,7 +67,6 @@ struct Shared {
     client: reqwest::Client,
     servers: watch::Receiver<Servers>,
     options: ForwardOptions,
-    limits: HttpLimits,
 }
 
 /// What a request is about.
@@ -99,10 +98,9 @@ impl Homes {
         kernel: Kernel,
         servers: watch::Receiver<Servers>,
         options: ForwardOptions,
-        limits: HttpLimits,
     ) -> Result<Self, String> {
         let client = forward::client(&options)?;
-        Ok(Self(Arc::new(Shared { kernel, client, servers, options, limits })))
+        Ok(Self(Arc::new(Shared { kernel, client, servers, options })))
     }
 
     /// Adds the routing to the router of this server.
@@ -112,7 +110,14 @@ impl Homes {
 }
 
 async fn route(State(Homes(homes)): State<Homes>, request: Request, next: Next) -> Response {
-    let hops = forward::hops(request.headers());
+    let key = homes.options.key.as_ref();
+    if request.uri().path() == peers::PATH {
+        return peers::answer(&homes.kernel, key, request, body_bytes(&homes.kernel)).await;
+    }
+    let hops = match forward::hops(request.headers(), key) {
+        Ok(hops) => hops,
+        Err(problem) => return problem.into_response(),
+    };
     let subject = homes.subject(&request);
     let target = match hops < MAX_HOPS {
         true => homes.target(subject).await,
@@ -130,23 +135,25 @@ async fn here(homes: &Shared, request: Request, next: Next, hops: u8) -> Respons
     if hops >= MAX_HOPS {
         return next.run(request).await;
     }
-    let is_placeable = hops == 0 && creates(&request) && !request.headers().contains_key(HOST_CALLER);
-    let kept = tokio::select! {
-        kept = keep(request) => kept,
-        () = homes.kernel.sleep(Duration::from_millis(homes.limits.body_ms)) => Err(Problem::slow_body(&homes.limits)),
-    };
-    let (request, kept) = match kept {
-        Ok(kept) => kept,
-        Err(problem) => return problem.into_response(),
-    };
-    let answer = match is_placeable && kept.is_some() {
+    let is_of_agent = homes.is_of_agent(request.headers());
+    let is_placeable = hops == 0 && creates(&request);
+    let (request, parts, kept) = keep(&homes.kernel, request);
+    let answer = match is_placeable {
         true => placeable(next.run(request)).await,
         false => next.run(request).await,
     };
-    let belongs_to = answer.extensions().get::<BelongsTo>().copied();
-    match (belongs_to, kept) {
-        (Some(BelongsTo(node)), Some(kept)) => homes.send(kept, Target::Home(node), hops).await,
-        _ => answer,
+    let Some(BelongsTo(node)) = answer.extensions().get::<BelongsTo>().copied() else { return answer };
+    if is_of_agent {
+        // No other server knows the token of the agent. The kernel has sent what an agent may change.
+        return answer;
+    }
+    let body = match kept {
+        Some(kept) => kept.whole(),
+        None => Some(Body::empty()),
+    };
+    match body {
+        Some(body) => homes.send(Request::from_parts(parts, body), Target::Home(node), hops).await,
+        None => answer,
     }
 }
 
@@ -155,36 +162,28 @@ fn creates(request: &Request) -> bool {
     request.method() == Method::POST && matches!(request.uri().path(), "/v1/runs" | "/v1/sessions")
 }
 
-/// Keeps a copy of a request with a small body, or without one.
-async fn keep(request: Request) -> Result<(Request, Option<Request>), Problem> {
-    let headers = request.headers();
-    let length =
-        headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
-    let is_streamed = headers.contains_key(header::TRANSFER_ENCODING);
-    let bytes = match length {
-        None if is_streamed => return Ok((request, None)),
-        None | Some(0) => Bytes::new(),
-        Some(1..=KEPT_BODY_BYTES) => {
-            let (parts, body) = request.into_parts();
-            let read = axum::body::to_bytes(body, KEPT_BODY_BYTES).await;
-            let bytes =
-                read.map_err(|error| Problem::invalid(format!("the body cannot be read: {error}")))?;
-            let copy = copied(&parts, bytes.clone());
-            return Ok((Request::from_parts(parts, Body::from(bytes)), Some(copy)));
-        }
-        Some(_) => return Ok((request, None)),
-    };
+/// Returns the request, and what is needed to send it again: its head, and its body if it has one.
+fn keep(kernel: &Kernel, request: Request) -> (Request, Parts, Option<KeptBody>) {
     let (parts, body) = request.into_parts();
-    let copy = copied(&parts, bytes);
-    Ok((Request::from_parts(parts, body), Some(copy)))
-}
-
-fn copied(parts: &axum::http::request::Parts, body: Bytes) -> Request {
-    let mut copy = Request::new(Body::from(body));
+    let mut copy = Request::new(());
     *copy.method_mut() = parts.method.clone();
     *copy.uri_mut() = parts.uri.clone();
     *copy.headers_mut() = parts.headers.clone();
-    copy
+    let (copy, ()) = copy.into_parts();
+    let length = parts.headers.get(header::CONTENT_LENGTH);
+    let has_body = length.is_some_and(|length| length != "0")
+        || (length.is_none() && parts.headers.contains_key(header::TRANSFER_ENCODING));
+    if !has_body {
+        return (Request::from_parts(parts, body), copy, None);
+    }
+    let kind = parts.headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    let limit = match kind.is_some_and(|kind| kind.starts_with("application/json")) {
+        // No more of it is read: a larger one is refused.
+        true => body_bytes(kernel),
+        false => KEPT_UPLOAD_BYTES,
+    };
+    let (body, kept) = KeptBody::new(body, limit);
+    (Request::from_parts(parts, body), copy, Some(kept))
 }
 
 impl Shared {
@@ -200,7 +199,7 @@ impl Shared {
             // A key instead of an id is resolved by the kernel.
             ("sessions", Some(name)) => name.parse().map_or(Subject::Server, Subject::Session),
             ("runs", Some(name)) => name.parse().map_or(Subject::Server, Subject::Run),
-            _ if creates(request) && !request.headers().contains_key(HOST_CALLER) => Subject::Server,
+            _ if creates(request) => Subject::Server,
             _ => Subject::All,
         }
     }
@@ -268,6 +267,7 @@ impl Shared {
             }) as Gone
         };
         let peer = if leads { LEADER } else { HOME };
-        forward::relay(&self.client, &address, request, hops + 1, peer, gone).await
+        let hops = (hops + 1, self.options.key.as_ref());
+        forward::relay(&self.client, &address, request, hops, peer, gone).await
     }
 }

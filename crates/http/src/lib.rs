@@ -41,6 +41,7 @@ mod health;
 mod homes;
 mod host_calls;
 mod ids;
+mod kept;
 mod keys;
 mod limits;
 mod listen;
@@ -51,6 +52,7 @@ mod metrics;
 mod oidc;
 mod owner_events;
 mod page;
+mod peers;
 mod pins;
 mod portable;
 mod problem;
@@ -84,6 +86,7 @@ pub use limits::HttpLimits;
 pub use listen::{UnixPeers, serve};
 pub use listeners::{ListenerRequest, ListenerRequests};
 pub use oidc::{Oidc, OidcConfig};
+pub use peers::{PeerClient, PeerKey};
 pub use problem::{PROBLEMS, Problem};
 pub use tls::{TlsError, TlsFiles, TlsListener};
 pub use webhooks::{WebhookSender, deliver_webhooks};
@@ -248,12 +251,17 @@ fn server_endpoints() -> Vec<Endpoint> {
     ]
 }
 
+/// The largest body of a request that is no upload: it holds a prompt, a system prompt, metadata and model options. JSON
+/// escapes grow each at most sixfold.
+fn body_bytes(kernel: &Kernel) -> usize {
+    let texts = kernel.limits().prompt_bytes.saturating_add(kernel.limits().metadata_bytes);
+    texts.saturating_mul(12).saturating_add(64 << 10)
+}
+
 impl Http {
     /// Creates the HTTP edge of `kernel`. `access` authenticates requests; cancelling `stop` ends all streams.
     pub fn new(kernel: Kernel, access: Access, limits: HttpLimits, stop: CancellationToken) -> Self {
-        // A body holds a prompt, a system prompt, metadata and model options. JSON escapes grow each at most sixfold.
-        let texts = kernel.limits().prompt_bytes.saturating_add(kernel.limits().metadata_bytes);
-        let body_bytes = texts.saturating_mul(12).saturating_add(64 << 10);
+        let body_bytes = body_bytes(&kernel);
         let streams = streams::Streams::new(limits);
         let connections = Connections::from(limits);
         Self(Arc::new(Shared {

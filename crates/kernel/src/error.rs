@@ -315,6 +315,16 @@ pub enum Error {
     /// No server of the cluster has the labels that the session needs, and nothing was changed. Retry when one has joined.
     #[error("{0}; try again when such a server has joined, or leave the label out")]
     NoServer(String),
+    /// The home of the session, another server of the cluster, has refused the request or does not answer.
+    #[error("{message}")]
+    AtHome {
+        /// The code of its error.
+        code: &'static str,
+        /// A sentence for people.
+        message: String,
+        /// True if the same request may succeed later.
+        retryable: bool,
+    },
     /// The audit log cannot be written, and nothing was changed. Retry later.
     #[error(
         "the audit log cannot be written, so nothing may be changed ({0}): free space, or set audit.on_failure to report"
@@ -389,6 +399,7 @@ impl Error {
         Self::Corrupt(_) => "corrupt",
         Self::SessionFailed { .. } => "session_failed",
         ; Self::Refused(refusal) => refusal.code(),
+        ; Self::AtHome { code, .. } => code,
     }
 
     /// True if the same request may succeed later.
@@ -409,6 +420,7 @@ impl Error {
                 | Self::Unavailable(_)
                 | Self::Elsewhere { .. }
                 | Self::NoServer(_)
+                | Self::AtHome { retryable: true, .. }
         )
     }
 

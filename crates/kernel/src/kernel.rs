@@ -72,6 +72,7 @@ mod permits;
 mod pins;
 mod portable;
 mod processes;
+pub mod reach;
 mod repeats;
 mod requests;
 mod run_wait;

@@ -12,7 +12,7 @@ use mainspring_core::{
     ApiKey, Artifact, ArtifactAge, ArtifactId, Attempt, AttemptId, Binding, Body, Cursor, Damage, DeadLetter,
     Delegation, DelegationId, Digest, Event, Feedback, Grant, GrantId, History, KeyId, Line, LineId,
     MessageId, NodeId, Point, Position, Rows, Run, RunId, Session, SessionId, Spend, StateChange, StateEntry,
-    StateOutcome, StateSlot, Step, Time, Usage, VersionMismatch, Webhook, WebhookId,
+    StateOutcome, StateSlot, Step, Time, Usage, VersionMismatch, WaitId, Webhook, WebhookId,
 };
 
 mod commit;
@@ -25,6 +25,7 @@ mod inbox;
 mod keys;
 mod sessions;
 mod tree;
+mod waits;
 mod webhooks;
 use crate::board::LiveStatus;
 use crate::search::Query;
@@ -45,6 +46,7 @@ pub use sessions::{
     GrantPage, Loaded, Pin, PinnedBy, RunPage, SessionPage, SessionRef, SessionsOf, Unfinished,
 };
 pub use tree::{FoundMessage, FoundMessages, PlacedMessage, SessionLine, TreeRow};
+pub use waits::AnnouncedWait;
 pub use webhooks::WebhookChange;
 
 /// Durable storage of one mainspring process, or of a cluster of them.
@@ -105,6 +107,23 @@ pub trait Store: Send + Sync + 'static {
     /// Lists the sessions with this process as their home that it has to load because of another process: it has put notes
     /// into their inbox, or has made this process their home.
     async fn inbox_at_home(&self) -> Result<Vec<SessionId>, StoreError> {
+        Ok(vec![])
+    }
+
+    /// Announces a wait to the other processes that share the store, for as long as this one lives at most.
+    async fn wait_announce(&self, wait: &AnnouncedWait) -> Result<(), StoreError> {
+        let _ = wait;
+        Ok(())
+    }
+
+    /// Removes an announced wait.
+    async fn wait_withdraw(&self, wait: WaitId) -> Result<(), StoreError> {
+        let _ = wait;
+        Ok(())
+    }
+
+    /// Lists the waits that all processes have announced.
+    async fn waits_announced(&self) -> Result<Vec<AnnouncedWait>, StoreError> {
         Ok(vec![])
     }
 

@@ -13,25 +13,21 @@ use mainspring_api::{Cluster, ClusterServer, ClusterWaiting};
 use mainspring_core::permits::PermitPool;
 use mainspring_core::placement::Offer;
 use mainspring_core::{LeaseTimes, NodeId};
-use mainspring_http::Servers;
+use mainspring_http::{PeerClient, Servers};
 use mainspring_kernel::Kernel;
 use mainspring_kernel::clock::Clock;
-use mainspring_kernel::files::read_small;
 use mainspring_kernel::ids::Ids;
+use mainspring_kernel::kernel::reach::Peers;
 use mainspring_store::{PostgresOptions, PostgresStore, Seat, ServerSeen, SharedPermits, Standby, StateDir};
-use secrecy::zeroize::Zeroizing;
 use tokio::sync::watch;
 
+use crate::cluster_secret::shared_token;
 use crate::config::Config;
 use crate::node::{Node, NodeError};
+use crate::server::forwarding;
 use crate::token;
 
 mod homes;
-
-/// The fewest bytes of a secret.
-const MIN_SECRET_BYTES: usize = 16;
-/// Separates the token from other values that are derived from the secret.
-const TOKEN_CONTEXT: &str = "mainspring 2026-11-18 token of the servers of a cluster";
 
 /// This process as a server of its cluster. It owns its state directory.
 #[derive(Debug)]
@@ -123,12 +119,29 @@ impl Member {
         }
     }
 
-    /// Returns the servers at work for the placement of new sessions; none for a server that is active alone.
-    pub(crate) fn homes(&self) -> Option<mainspring_kernel::kernel::homes::Homes> {
+    /// Returns the servers at work for the placement of new sessions, and the way to them; none for a server that is active
+    /// alone.
+    pub(crate) fn homes(
+        &self,
+        config: &Config,
+    ) -> Result<Option<mainspring_kernel::kernel::homes::Homes>, NodeError> {
+        if !self.is_spread {
+            return Ok(None);
+        }
+        let options = forwarding::options(config, config.tls_cert.is_some());
+        let options = options.map_err(|error| NodeError::Cluster(error.to_string()))?;
+        let client = PeerClient::new(self.servers.subscribe(), &options).map_err(NodeError::Cluster)?;
+        let client = Arc::new(client);
+        let peers = Peers::new(move |node, request| {
+            let client = Arc::clone(&client);
+            Box::pin(async move { client.ask(node, &request).await })
+        });
         let homes = self.standby.homes();
         let candidates =
             move || homes.borrow().servers.iter().map(|server| server.candidate.clone()).collect();
-        self.is_spread.then(|| mainspring_kernel::kernel::homes::Homes::new(candidates))
+        let known = self.standby.homes();
+        let homes = mainspring_kernel::kernel::homes::Homes::new(candidates).with_peers(peers);
+        Ok(Some(homes.with_leader(move || known.borrow().leader)))
     }
 
     /// Watches the servers at work; none for a server that is active alone.
@@ -222,22 +235,6 @@ impl Member {
     }
 }
 
-/// Makes the token of all servers of a cluster from their secret, so that a client may use any of them.
-fn shared_token(file: &Path) -> Result<Zeroizing<String>, NodeError> {
-    let refuse =
-        |reason: String| NodeError::Cluster(format!("cluster.secret_file: {} {reason}", file.display()));
-    let text = read_small(file).map_err(|error| refuse(format!("cannot be read: {error}")))?;
-    let secret = Zeroizing::new(text);
-    let secret = secret.trim_ascii();
-    if secret.len() < MIN_SECRET_BYTES {
-        return Err(refuse(format!(
-            "holds less than {MIN_SECRET_BYTES} bytes: write a random secret into it, such as that of `openssl rand -hex 32`"
-        )));
-    }
-    let key = Zeroizing::new(blake3::derive_key(TOKEN_CONTEXT, secret));
-    Ok(Zeroizing::new(blake3::Hash::from_bytes(*key).to_hex().to_string()))
-}
-
 /// Names the machine, its start and the folder. Only one process at a time owns the folder, so whoever is in the same place
 /// as another server knows that the other has ended. None where the system does not tell.
 fn place(state_dir: &Path) -> Option<String> {
@@ -252,21 +249,6 @@ fn place(state_dir: &Path) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn servers_with_one_secret_have_one_token() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("secret");
-        std::fs::write(&file, "0123456789abcdef\n").unwrap();
-        let token = shared_token(&file).unwrap();
-        assert_eq!(token.len(), 64);
-        std::fs::write(&file, "0123456789abcdef").unwrap();
-        assert_eq!(shared_token(&file).unwrap(), token, "the end of the line does not count");
-        std::fs::write(&file, "0123456789abcdeg").unwrap();
-        assert_ne!(shared_token(&file).unwrap(), token);
-        std::fs::write(&file, "short").unwrap();
-        assert!(shared_token(&file).unwrap_err().to_string().contains("16 bytes"));
-    }
 
     #[test]
     fn two_folders_of_a_machine_are_two_places() {

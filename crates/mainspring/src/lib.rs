@@ -221,6 +221,7 @@ mod attention;
 pub mod backup;
 #[cfg_attr(not(feature = "postgres"), path = "no_cluster.rs")]
 mod cluster;
+mod cluster_secret;
 pub mod config;
 mod memory;
 mod node;

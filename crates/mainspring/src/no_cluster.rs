@@ -36,7 +36,10 @@ impl Member {
         match *self {}
     }
 
-    pub(crate) fn homes(&self) -> Option<mainspring_kernel::kernel::homes::Homes> {
+    pub(crate) fn homes(
+        &self,
+        _: &Config,
+    ) -> Result<Option<mainspring_kernel::kernel::homes::Homes>, NodeError> {
         match *self {}
     }
 

@@ -205,7 +205,10 @@ impl NodeBuilder {
             audit: Some(Arc::new(open_audit(&config, &clock)?)),
             execute,
             agents: agents.catalog.clone(),
-            homes: member.as_ref().and_then(|member| member.homes()),
+            homes: match &member {
+                Some(member) => member.homes(&config)?,
+                None => None,
+            },
             ..kernel_options(&config)
         };
         agents.wait_for_earlier_processes(&config, &clock).await;

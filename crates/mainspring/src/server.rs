@@ -29,7 +29,7 @@ use crate::config::Config;
 use crate::node::Node;
 use crate::token;
 
-mod forwarding;
+pub(crate) mod forwarding;
 mod listener;
 pub use forwarding::Forwarding;
 use listener::Opener;
@@ -157,8 +157,7 @@ impl Server {
         if let Some(member) = node.member().cloned() {
             if let Some(servers) = member.servers() {
                 let options = forwarding::options(config, is_tls)?;
-                let homes =
-                    Homes::new(kernel.clone(), servers, options, limits).map_err(ServeError::Cluster)?;
+                let homes = Homes::new(kernel.clone(), servers, options).map_err(ServeError::Cluster)?;
                 router = homes.layer(router);
             }
             router = only_while(router, move || member.is_active());

@@ -22,6 +22,7 @@ use crate::postgres_cluster::{database, psql};
 use crate::processes::{Processes, free_ports};
 
 mod placement;
+mod reach;
 mod spread;
 
 /// The lease of the servers.

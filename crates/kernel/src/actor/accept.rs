@@ -20,6 +20,11 @@ use crate::store::{Request, Row};
 
 impl Actor {
     pub(super) async fn accept(&mut self, accept: Box<Accept>) -> Result<Accepted, CreateError> {
+        if accept.is_relayed
+            && let Some(accepted) = self.accepted_before(&accept).await?
+        {
+            return Ok(accepted);
+        }
         let adapter = self.check_accept(&accept)?;
         let base = self.base_of(accept.place).await?;
         let policy = self.check_policy(&accept, &adapter)?;
@@ -40,6 +45,15 @@ impl Actor {
             Box::pin(self.supersede(&superseded, policy == Policy::Interrupt)).await;
         }
         Ok(Accepted { session, run, policy, position, replayed: false })
+    }
+
+    /// Returns the run of a relayed prompt that was accepted when it was relayed before. This actor has committed it, or has
+    /// loaded the session since.
+    async fn accepted_before(&self, accept: &Accept) -> Result<Option<Accepted>, Error> {
+        let Some(run) = self.shared.store.run_get(accept.run).await? else { return Ok(None) };
+        accept.caller.check_changes(&self.hot.session)?;
+        let (session, (position, _)) = (Session::clone(&self.hot.session), self.feed.snapshot());
+        Ok(Some(Accepted { session, run, policy: accept.policy, position, replayed: false }))
     }
 
     /// Commits the run and its first attempt, and hands the attempt to the adapter.

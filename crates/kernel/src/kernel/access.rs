@@ -9,6 +9,8 @@ use mainspring_core::{
     Visibility,
 };
 
+use serde::{Deserialize, Serialize};
+
 use crate::error::Error;
 
 /// The attempt for which an agent calls.
@@ -25,7 +27,7 @@ pub struct AgentCaller {
 }
 
 /// The identity behind a request.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Caller {
     /// The owner the caller acts for.
     pub owner: String,
@@ -35,7 +37,9 @@ pub struct Caller {
     pub role: AccessRole,
     /// The API key of the request, if one was used.
     pub key: Option<KeyId>,
-    /// The attempt for which an agent calls; `None` for people and applications.
+    /// The attempt for which an agent calls; `None` for people and applications. Another kernel does not get it: the kernel
+    /// of the agent has decided about its call.
+    #[serde(skip)]
     pub agent: Option<AgentCaller>,
     /// The folders in which the caller's agents may work; `None` if they may work anywhere, empty if only in the folders
     /// that are configured for an adapter.

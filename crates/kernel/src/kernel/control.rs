@@ -1,6 +1,7 @@
 //! The operations of the control tools on the kernel itself, for one caller.
 //!
-//! Requests and answers are those of the API, so that a tool works on the kernel and on a client of it alike.
+//! Requests and answers are those of the API, so that a tool works on the kernel and on a client of it alike. Operations
+//! on sessions of other kernels that share the store are carried out there (`reach.rs`).
 
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use mainspring_core::{
     Rows, Run, RunId, Session, SessionId, SessionStatus, Time,
 };
 
-use super::{ArtifactQuery, ArtifactsOf, Caller, DelegationRequest, Kernel, RunRequest, SessionQuery};
+use super::{ArtifactQuery, ArtifactsOf, Caller, Kernel, RunRequest, SessionQuery};
 use crate::error::Error;
 use crate::store::SessionRef;
 
@@ -134,8 +135,8 @@ impl ControlPlane for KernelPlane {
     }
 
     async fn session_active_run(&self, session: SessionId) -> Result<Option<Run>, ControlError> {
-        let snapshot = self.kernel.session_snapshot(&self.caller, &SessionRef::Id(session)).await;
-        Ok(self.audit_read("session_snapshot", &session, snapshot)?.active_run)
+        let active = self.kernel.session_active_run(&self.caller, session).await;
+        self.audit_read("session_snapshot", &session, active)
     }
 
     async fn session_message(
@@ -175,7 +176,7 @@ impl ControlPlane for KernelPlane {
     async fn run_create(&self, prompt: &Prompt) -> Result<Run, ControlError> {
         let request = RunRequest::try_from(prompt.clone())?;
         self.check_audit()?;
-        let created = self.kernel.run_create(&self.caller, request).await;
+        let created = Box::pin(self.kernel.run_create_anywhere(&self.caller, request)).await;
         // The run names its session; a refused prompt only has the session that it was sent to.
         let sent_to = prompt.session.session_id.filter(|_| created.is_err());
         let sent_to = sent_to.iter().map(ToString::to_string).collect();
@@ -193,7 +194,7 @@ impl ControlPlane for KernelPlane {
 
     async fn run_cancel(&self, run: RunId) -> Result<CancelOutcome, ControlError> {
         self.check_audit()?;
-        let outcome = self.kernel.run_cancel(&self.caller, run).await;
+        let outcome = self.kernel.run_cancel_anywhere(&self.caller, run).await;
         self.audit("run_cancel", vec![run.to_string()], outcome, |_| vec![])
     }
 
@@ -227,9 +228,8 @@ impl ControlPlane for KernelPlane {
     }
 
     async fn run_delegate(&self, run: RunId, work: &Delegate) -> Result<Delegated, ControlError> {
-        let request = DelegationRequest::try_from(work.clone())?;
         self.check_audit()?;
-        let made = self.kernel.run_delegate(&self.caller, run, request).await;
+        let made = Box::pin(self.kernel.run_delegate_anywhere(&self.caller, run, work)).await;
         let about = |made: &super::Delegated| vec![made.delegation.id.to_string(), made.run.id.to_string()];
         let sent_to = work.session.session_id.iter().map(ToString::to_string);
         let parties = [run.to_string()].into_iter().chain(sent_to).collect();

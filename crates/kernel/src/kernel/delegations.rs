@@ -10,14 +10,14 @@ use mainspring_core::placement::merged_labels;
 use mainspring_core::{
     AgentLimits, AgentName, Block, Delegation, DelegationId, DelegationMode, DelegationResult, GrantEffect,
     GrantSource, KeyLists, Mode, NewDelegation, Policy, Refusal, RequestName, Run, RunId, RunLimits,
-    RunOptions, RunStatus, SandboxProfile, SandboxReach, Session, Visibility,
+    RunOptions, RunStatus, SandboxProfile, SandboxReach, Session, SessionId, Visibility,
 };
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::authority;
 use super::requests::{in_order, request_name};
-use super::runs::check_size;
+use super::runs::{RunOrigin, check_size};
 use super::{
     Accepted, AgentScope, Caller, Kernel, NewSession, RunRequest, SessionTarget, Shared, idempotency,
 };
@@ -194,6 +194,8 @@ enum PreparedChild {
 }
 
 struct NewChild {
+    /// The child's session, if another kernel is its home.
+    elsewhere: Option<SessionId>,
     request: RunRequest,
     share: ReservedShare,
     delegation: NewDelegation,
@@ -226,6 +228,10 @@ impl Kernel {
         let parent = self.run_readable(caller, parent).await?;
         let (agent, caller) = (caller, &caller.for_delegation(&parent)?);
         self.shared.check_run_allowed(caller, &parent)?;
+        if self.shared.options.homes.is_some() {
+            // The shares of children are reserved at the home of their parent alone.
+            Box::pin(self.shared.check_home(parent.session)).await?;
+        }
         let (mut children, mut authorized) = (vec![], vec![]);
         for request in requests {
             let child = self.child_prepare((agent, caller), &parent, request, &mut authorized);
@@ -268,7 +274,9 @@ impl Kernel {
             authorized.push(action);
         }
         let child_run = self.shared.ids.run();
-        let (child, share) = self.child_request(caller, parent, &request, child_run).await?;
+        let elsewhere = self.target_elsewhere(caller, &request.session).await?;
+        let (child, share) =
+            self.child_request(caller, parent, &request, (child_run, elsewhere.is_some())).await?;
         let stored = request.stored();
         let delegation = NewDelegation {
             id: self.shared.ids.delegation(),
@@ -280,7 +288,8 @@ impl Kernel {
             request: stored,
             state: request.state,
         };
-        Ok(PreparedChild::New(Box::new(NewChild { request: child, share, delegation, fingerprint })))
+        let new = NewChild { elsewhere, request: child, share, delegation, fingerprint };
+        Ok(PreparedChild::New(Box::new(new)))
     }
 
     /// Commits a new child, and reads the delegation.
@@ -288,9 +297,16 @@ impl Kernel {
         let accepted = match child {
             PreparedChild::Existing(accepted) => *accepted,
             PreparedChild::New(new) => {
-                let NewChild { request, share, delegation, fingerprint } = *new;
-                let accept = self.run_accept_once(caller, &request, fingerprint, Some(&delegation));
-                let accepted = Box::pin(accept).await;
+                let NewChild { elsewhere, request, share, delegation, fingerprint } = *new;
+                let accepted = match elsewhere {
+                    Some(session) => {
+                        Box::pin(self.child_relay(caller, session, request, fingerprint, delegation)).await
+                    }
+                    None => {
+                        let origin = RunOrigin { delegation: Some(&delegation), relayed: None };
+                        Box::pin(self.run_accept_once(caller, &request, fingerprint, origin)).await
+                    }
+                };
                 // The store has the limits of the child now.
                 drop(share);
                 accepted?
@@ -360,13 +376,13 @@ impl Kernel {
     }
 
     /// Builds the prompt for the child, with no more rights and limits than its parent has. The caller keeps the returned
-    /// share until the child is committed.
+    /// share until the child is committed. A child elsewhere is checked by its home, which may have other adapters.
     async fn child_request(
         &self,
         caller: &Caller,
         parent: &Run,
         request: &DelegationRequest,
-        child_run: RunId,
+        (child_run, is_elsewhere): (RunId, bool),
     ) -> Result<(RunRequest, ReservedShare), Error> {
         let home = self.session_get(caller, &SessionRef::Id(parent.session)).await?;
         let parent_agent = parent.agent_definition(&home).to_owned();
@@ -408,7 +424,11 @@ impl Kernel {
             ),
         };
         let adapter = request.adapter.clone().unwrap_or(adapter);
-        let keeps_limits = self.shared.adapter(&adapter)?.capabilities().keeps_limits;
+        let keeps_limits = match self.shared.adapter(&adapter) {
+            Ok(adapter) => adapter.capabilities().keeps_limits,
+            Err(_) if is_elsewhere => false,
+            Err(error) => return Err(error),
+        };
         // Only an adapter that keeps limits itself keeps those of an agent definition.
         let own = match keeps_limits {
             true => self.agent_limits(caller, &agent).await?,
@@ -443,7 +463,9 @@ impl Kernel {
             name: request.name.clone(),
             ..RunRequest::default()
         };
-        self.check_request(caller, &child)?;
+        if !is_elsewhere {
+            self.check_request(caller, &child)?;
+        }
         Ok((child, share))
     }
 

@@ -1,8 +1,8 @@
 //! Kernels that share a store: each is the home of some sessions, and one of them leads.
 //!
 //! A session is loaded, written and streamed by its home alone. A request that reaches another kernel fails with
-//! [`Error::Elsewhere`], and the edge sends it to the home. The kernel that leads also answers for all sessions together,
-//! and recovers those that have lost their home.
+//! [`Error::Elsewhere`], and the edge sends it to the home; requests of agents are sent by the kernel (`reach.rs`). The
+//! kernel that leads also answers for all sessions together, and recovers those that have lost their home.
 //!
 //! A session that needs labels has its home only at a process that has them. If it loses its home, whichever process is asked
 //! for it next makes one with the labels its home, which then loads it; so does the kernel that leads if the session has
@@ -17,7 +17,9 @@ use std::sync::Arc;
 use mainspring_core::placement::{Candidate, Offer, Wish, no_server, place, place_again};
 use mainspring_core::{NodeId, RunId, Session, SessionId};
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 
+use super::reach::Peers;
 use super::{Kernel, Shared};
 use crate::actor::Command;
 use crate::board::LiveSession;
@@ -39,12 +41,35 @@ type Candidates = Arc<dyn Fn() -> Vec<Candidate> + Send + Sync>;
 
 /// The processes that share a store.
 #[derive(Clone)]
-pub struct Homes(Candidates);
+pub struct Homes {
+    candidates: Candidates,
+    peers: Option<Peers>,
+    leader: Arc<dyn Fn() -> Option<NodeId> + Send + Sync>,
+}
 
 impl Homes {
     /// Places new sessions among the processes that `candidates` lists at that time.
     pub fn new(candidates: impl Fn() -> Vec<Candidate> + Send + Sync + 'static) -> Self {
-        Self(Arc::new(candidates))
+        Self { candidates: Arc::new(candidates), peers: None, leader: Arc::new(|| None) }
+    }
+
+    /// Sends requests about sessions of other processes with `peers`.
+    pub fn with_peers(self, peers: Peers) -> Self {
+        Self { peers: Some(peers), ..self }
+    }
+
+    /// Finds the process that leads with `leader`.
+    pub fn with_leader(self, leader: impl Fn() -> Option<NodeId> + Send + Sync + 'static) -> Self {
+        Self { leader: Arc::new(leader), ..self }
+    }
+
+    /// The process that leads, if one does at the moment.
+    pub(super) fn leader(&self) -> Option<NodeId> {
+        (self.leader)()
+    }
+
+    pub(super) fn peers(&self) -> Option<&Peers> {
+        self.peers.as_ref()
     }
 }
 
@@ -54,13 +79,23 @@ impl fmt::Debug for Homes {
     }
 }
 
-/// The sessions of other processes that are on the board of this one, with their owners.
+/// What is known of the sessions of other processes.
 #[derive(Debug, Default)]
-pub(super) struct Elsewhere(Mutex<HashMap<SessionId, String>>);
+pub(super) struct Elsewhere {
+    /// The sessions that are on the board of this process, with their owners.
+    shown: Mutex<HashMap<SessionId, String>>,
+    /// Notified when other processes may have written something.
+    written: Notify,
+}
 
 impl Elsewhere {
     pub(super) fn contains(&self, session: SessionId) -> bool {
-        self.0.lock().contains_key(&session)
+        self.shown.lock().contains_key(&session)
+    }
+
+    /// Resolves when other processes may have written something since this call.
+    pub(super) fn written(&self) -> tokio::sync::futures::Notified<'_> {
+        self.written.notified()
     }
 }
 
@@ -113,8 +148,9 @@ impl Kernel {
     }
 
     /// Handles what other processes have written meanwhile: notes for sessions of this process, sessions that it has become
-    /// the home of, and events for the readers of all sessions of an owner.
+    /// the home of, ends of runs that are awaited here, and events for the readers of all sessions of an owner.
     pub async fn homes_poll(&self) -> Result<(), Error> {
+        self.shared.elsewhere.written.notify_waiters();
         for session in self.shared.store.inbox_at_home().await? {
             self.shared.dispatch(session, Command::Inbox);
         }
@@ -125,7 +161,7 @@ impl Kernel {
     /// Shows the sessions of other processes on the board, for the kernel that leads.
     pub async fn homes_show(&self) -> Result<(), Error> {
         let live = self.shared.store.live_elsewhere().await?;
-        let mut known = self.shared.elsewhere.0.lock();
+        let mut known = self.shared.elsewhere.shown.lock();
         let mut gone = std::mem::take(&mut *known);
         for (session, status) in live {
             let Session { id, owner, key, title, .. } = session;
@@ -164,7 +200,7 @@ impl Shared {
 
     /// Makes another process the home of a session whose labels this process does not have, and fails then.
     pub(super) async fn check_labels(&self, session: SessionId) -> Result<(), Error> {
-        let Some(Homes(candidates)) = &self.options.homes else { return Ok(()) };
+        let Some(Homes { candidates, .. }) = &self.options.homes else { return Ok(()) };
         // A session that does not exist is reported by whoever loads it.
         let Some(session) = self.store.session_find("", &SessionRef::Id(session)).await? else {
             return Ok(());
@@ -189,7 +225,7 @@ impl Shared {
     /// Fails if a new session belongs to another process, or no process has its labels.
     pub(super) fn check_placement(&self, session: &Session) -> Result<(), Error> {
         let has_labels = self.has_labels(session);
-        let Some(Homes(candidates)) = &self.options.homes else {
+        let Some(Homes { candidates, .. }) = &self.options.homes else {
             return match has_labels {
                 true => Ok(()),
                 false => Err(self.lacks_labels(session)),

@@ -7,6 +7,8 @@
 //! A host is a client that identifies itself with a secret of its own when it creates runs. A call goes to the host
 //! of the calling run; a delegated run has the host of its parent. Everything here is in memory: a call ends with its
 //! attempt, and so with this process.
+//!
+//! Of kernels that share a store, a host asks the one that leads. The others hand it the calls of their agents.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -17,6 +19,7 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::{oneshot, watch};
 
+use super::reach::{AskError, HomeAnswer, HomeRequest};
 use super::{Caller, Kernel, Shared};
 use crate::clock::Moment;
 use crate::error::Error;
@@ -116,18 +119,14 @@ impl HostCalls {
     }
 
     /// Adds a call to those of `host`. Dropping the returned value withdraws the call.
-    fn add(
-        &self,
-        host: String,
-        now: Moment,
-        call: impl FnOnce(u64) -> HostCall,
-    ) -> (PlacedCall<'_>, oneshot::Receiver<Value>) {
+    fn add(&self, host: String, now: Moment, call: HostCall) -> (PlacedCall<'_>, oneshot::Receiver<Value>) {
         let (result, received) = oneshot::channel();
         let no = {
             let state = &mut *self.state.lock();
             state.last += 1;
             let known = state.hosts.entry(host.clone()).or_insert_with(|| Host::new(now));
-            known.calls.insert(state.last, PendingCall { call: call(state.last), result });
+            let call = HostCall { no: state.last, ..call };
+            known.calls.insert(state.last, PendingCall { call, result });
             state.last
         };
         self.changed.send_replace(());
@@ -204,10 +203,9 @@ impl Shared {
     /// Gives a call of `run` to the host of the run and waits for its result.
     pub(crate) async fn call_host(&self, run: &Run, new: NewHostCall) -> Result<Value, HostCallError> {
         let (asked, host) = self.host_run(run).await?.ok_or(HostCallError::NoHost)?;
-        let mut changed = self.host_calls.changed.subscribe();
         let NewHostCall { call_id, name, input, attempt } = new;
-        let (_placed, mut result) = self.host_calls.add(host.clone(), self.clock.moment(), |no| HostCall {
-            no,
+        let call = HostCall {
+            no: 0,
             call_id,
             name,
             input,
@@ -218,7 +216,24 @@ impl Shared {
             session_id: run.session,
             run_id: run.id,
             attempt_id: attempt,
-        });
+        };
+        let Some((leader, peers)) = self.leader_elsewhere() else {
+            return self.host_call_place(host, call).await;
+        };
+        let request = HomeRequest::HostCall { host, call: Box::new(call) };
+        match peers.ask(leader, request).await {
+            Ok(HomeAnswer::HostResult(result)) => Ok(result),
+            Err(AskError::Refused(refusal)) => Err(Error::from(refusal).into()),
+            // The host does not answer there, or has lost its connection to the leader with us. It may have begun: the call is
+            // not repeated.
+            Ok(_) | Err(AskError::NotReached(_) | AskError::NotAnswered(_)) => Err(HostCallError::HostGone),
+        }
+    }
+
+    /// Gives a call to a host that asks this kernel, and waits for its result. Dropping the future withdraws the call.
+    pub(super) async fn host_call_place(&self, host: String, call: HostCall) -> Result<Value, HostCallError> {
+        let mut changed = self.host_calls.changed.subscribe();
+        let (_placed, mut result) = self.host_calls.add(host.clone(), self.clock.moment(), call);
         loop {
             let gone_at = self.host_calls.gone_at(&host);
             let gone = async {
@@ -237,7 +252,7 @@ impl Shared {
     }
 
     /// Returns the host of `run`, and the run that the host created: `run`, or the run that delegated it.
-    async fn host_run(&self, run: &Run) -> Result<Option<(Run, String)>, Error> {
+    pub(super) async fn host_run(&self, run: &Run) -> Result<Option<(Run, String)>, Error> {
         let mut run = run.clone();
         loop {
             if let Some(host) = self.host_calls.host_of(run.id) {

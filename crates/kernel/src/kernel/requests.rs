@@ -6,7 +6,7 @@ use mainspring_core::{
     Block, ExternalRef, LegacyAlias, Mode, NewDelegation, Place, Policy, Position, RequestName, Run, RunId,
     RunOptions, RunStatus, Session, SessionId, SessionStatus, Time, Visibility,
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::Caller;
@@ -14,7 +14,7 @@ use super::waits::PendingWait;
 use crate::error::Error;
 
 /// Names the session of a prompt: the first of the given names that is found, else a new session with these names.
-#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct SessionTarget {
     /// Id of the session, which must exist.
     pub id: Option<SessionId>,
@@ -29,7 +29,7 @@ pub struct SessionTarget {
 }
 
 /// Settings of a new session.
-#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct NewSession {
     /// Title.
     pub title: Option<String>,
@@ -60,7 +60,7 @@ pub struct NewSession {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model_options: Option<Map<String, Value>>,
     /// Rules about what the session's agents may do.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<String>,
     /// Labels that a server of a cluster must have to execute the session.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -129,7 +129,7 @@ impl NewSession {
 }
 
 /// A prompt.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct RunRequest {
     /// The session.
     pub session: SessionTarget,
@@ -150,6 +150,7 @@ pub struct RunRequest {
     /// The caller's names for the request: the same names again return the same run.
     pub name: RequestName,
     /// The host that runs the tools which the run's agent does not have itself, by its secret name.
+    #[serde(skip)]
     pub host: Option<String>,
 }
 
@@ -234,6 +235,8 @@ pub(crate) struct Accept {
     pub(crate) fingerprint: [u8; 16],
     /// The delegation that the run is the child of.
     pub(crate) delegation: Option<Box<NewDelegation>>,
+    /// True if another kernel relays the prompt, and may do so again: the run may exist already.
+    pub(crate) is_relayed: bool,
     /// Kept until the delegation is committed, if the parent waits for the run.
     pub(crate) pending_wait: Option<PendingWait>,
 }

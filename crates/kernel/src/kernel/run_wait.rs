@@ -1,4 +1,4 @@
-//! Waiting for a run.
+//! Waiting for a run. The home of its session has its events; another kernel reads its state whenever somebody has written.
 
 use std::time::Duration;
 
@@ -7,6 +7,9 @@ use mainspring_core::{Body, Position, Run, RunId};
 use super::{Caller, Kernel};
 use crate::error::Error;
 use crate::feed::{Item, Subscription, SubscriptionMode};
+
+/// Time between two reads of a run of another home, however much is written.
+const READ_PAUSE: Duration = Duration::from_millis(50);
 
 /// The condition that a caller waits for.
 #[derive(Clone, Copy)]
@@ -61,7 +64,9 @@ impl Kernel {
         let run = accepted.id;
         let mut events = self.run_changes(caller, accepted, Some(position)).await?;
         let paused = async {
-            next_met(&mut events, run, Until::Paused).await?;
+            if let Some(events) = &mut events {
+                next_met(events, run, Until::Paused).await?;
+            }
             self.run_reaches(caller, run, events, Until::Paused).await
         };
         let now = tokio::select! {
@@ -86,16 +91,21 @@ impl Kernel {
         }
     }
 
-    /// Subscribes to the events of a run's session: after `from`, or from now on.
+    /// Subscribes to the events of a run's session: after `from`, or from now on. Returns `None` if another kernel is the
+    /// session's home.
     async fn run_changes(
         &self,
         caller: &Caller,
         run: &Run,
         from: Option<Position>,
-    ) -> Result<Subscription, Error> {
-        let subscription = self.shared.subscribe(run.session, SubscriptionMode::Observer).await?;
+    ) -> Result<Option<Subscription>, Error> {
+        let subscription = match self.shared.subscribe(run.session, SubscriptionMode::Observer).await {
+            Err(Error::Elsewhere { .. }) => return Ok(None),
+            subscription => subscription?,
+        };
         let from = from.unwrap_or_else(|| subscription.feed().position());
-        Ok(subscription.with_reader(&caller.owner, caller.owner != run.owner).resume(from).events_only())
+        let reader = subscription.with_reader(&caller.owner, caller.owner != run.owner);
+        Ok(Some(reader.resume(from).events_only()))
     }
 
     /// Waits until the run meets the condition. `events` begin before the call, so no event is missed between the first
@@ -104,9 +114,12 @@ impl Kernel {
         &self,
         caller: &Caller,
         run: RunId,
-        mut events: Subscription,
+        events: Option<Subscription>,
         until: Until,
     ) -> Result<Run, Error> {
+        let Some(mut events) = events else {
+            return self.run_reaches_elsewhere(caller, run, until).await;
+        };
         loop {
             let now = self.run_readable(caller, run).await?;
             if until.is_met(&now) {
@@ -114,6 +127,25 @@ impl Kernel {
             }
             if !next_met(&mut events, run, until).await? {
                 return self.run_readable(caller, run).await;
+            }
+        }
+    }
+
+    /// Waits until a run of another home meets the condition. Its home may change meanwhile: the store has its state. Returns
+    /// the run as it is if this process stops before.
+    async fn run_reaches_elsewhere(&self, caller: &Caller, run: RunId, until: Until) -> Result<Run, Error> {
+        loop {
+            let written = self.shared.elsewhere.written();
+            tokio::pin!(written);
+            // From here on nothing is missed.
+            written.as_mut().enable();
+            let now = self.run_readable(caller, run).await?;
+            if until.is_met(&now) {
+                return Ok(now);
+            }
+            tokio::select! {
+                () = written => self.sleep(READ_PAUSE).await,
+                () = self.shared.tasks.stopping() => return Ok(now),
             }
         }
     }

@@ -24,19 +24,18 @@ impl Kernel {
     /// Accepts a prompt. Under one request name it creates exactly one run, however often it is sent.
     pub async fn run_create(&self, caller: &Caller, request: RunRequest) -> Result<Accepted, Error> {
         self.check_request(caller, &request)?;
-        self.run_accept_once(caller, &request, fingerprint(&request), None).await
+        self.run_accept_once(caller, &request, fingerprint(&request), RunOrigin::default()).await
     }
 
-    /// Accepts a checked request, or finds the run that an earlier request under its name created. `delegation` is given
-    /// if the run is the child of a delegation.
+    /// Accepts a checked request, or finds the run that an earlier request under its name created.
     pub(super) async fn run_accept_once(
         &self,
         caller: &Caller,
         request: &RunRequest,
         fingerprint: [u8; 16],
-        delegation: Option<&NewDelegation>,
+        origin: RunOrigin<'_>,
     ) -> Result<Accepted, Error> {
-        let outcome = self.run_accept(caller, request, fingerprint, delegation).await;
+        let outcome = self.run_accept(caller, request, fingerprint, origin).await;
         match &outcome {
             Ok(accepted) if !accepted.replayed => self.shared.meters.runs_accepted.add(1),
             Err(Error::Overloaded { .. }) => self.shared.meters.queue_refusals.add(1),
@@ -44,6 +43,8 @@ impl Kernel {
         }
         let accepted = match outcome {
             Ok(accepted) => accepted,
+            // The home of the session must know the host.
+            Err(error @ Error::Elsewhere { .. }) if request.host.is_some() => return Err(error),
             // A request that was accepted before gets the same answer, even if it would be refused now.
             Err(error) => {
                 // Boxed to keep the futures of accepted prompts small.
@@ -65,7 +66,7 @@ impl Kernel {
         caller: &Caller,
         request: &RunRequest,
         fingerprint: [u8; 16],
-        delegation: Option<&NewDelegation>,
+        RunOrigin { delegation, relayed }: RunOrigin<'_>,
     ) -> Result<Accepted, Error> {
         self.shared.check_storage(&caller.owner, prompt_size(&request.prompt) as u64, 0).await?;
         self.shared.check_spend(caller.lists.as_deref()).await?;
@@ -77,18 +78,19 @@ impl Kernel {
             Box::pin(self.check_run_definition(caller, request, name)).await?;
         }
         loop {
-            let id = match request.session.id.filter(|id| self.shared.is_live(*id)) {
+            let (id, is_new) = match request.session.id.filter(|id| self.shared.is_live(*id)) {
                 // The actor checks the owner.
-                Some(live) => live,
+                Some(live) => (live, false),
                 // Boxed to keep the futures of prompts to loaded sessions small.
                 None => Box::pin(self.session_for(caller, request)).await?,
             };
             let pending_wait = match delegation {
                 // Boxed to keep the futures of plain prompts small.
-                Some(delegation) => Box::pin(self.shared.wait_register(delegation, id)).await?,
+                Some(delegation) => Box::pin(self.shared.wait_register(delegation, id, is_new)).await?,
                 None => None,
             };
-            let run = delegation.map_or_else(|| self.shared.ids.run(), |delegation| delegation.child_run);
+            let run = relayed.or_else(|| delegation.map(|delegation| delegation.child_run));
+            let run = run.unwrap_or_else(|| self.shared.ids.run());
             // Registered before the agent starts, which may call a tool of the host at once.
             self.shared.host_calls.register(run, request.host.as_deref());
             let prompt = self.resolve_attachments(caller, prompt_or_goals(request)).await?;
@@ -111,6 +113,7 @@ impl Kernel {
                 name: request.name.clone(),
                 fingerprint,
                 delegation: delegation.cloned().map(Box::new),
+                is_relayed: relayed.is_some(),
                 pending_wait,
             });
             match self.shared.call(id, |reply| Command::Accept(accept, reply)).await {
@@ -142,11 +145,12 @@ impl Kernel {
         }
     }
 
-    /// The session of a prompt. If there is none, starts an actor for a new session, which its first run creates.
-    async fn session_for(&self, caller: &Caller, request: &RunRequest) -> Result<SessionId, Error> {
+    /// The session of a prompt, and whether it is new. If there is none, starts an actor for a new session, which its first
+    /// run creates.
+    async fn session_for(&self, caller: &Caller, request: &RunRequest) -> Result<(SessionId, bool), Error> {
         if let Some(found) = self.session_resolve(caller, &request.session).await? {
             caller.check_changes(&found)?;
-            return Ok(found.id);
+            return Ok((found.id, false));
         }
         caller.check_writes()?;
         if request.place.is_branch() && request.place != Place::Root {
@@ -159,7 +163,7 @@ impl Kernel {
         self.shared.check_placement(&session)?;
         let id = session.id;
         self.shared.start_new_actor(session).await?;
-        Ok(id)
+        Ok((id, true))
     }
 
     /// The run that an earlier request under the same name created.
@@ -295,10 +299,20 @@ impl Kernel {
     /// Cancels a run. Returns once the cancellation is recorded and passed on to the adapter; the run's end follows as an
     /// event.
     pub async fn run_cancel(&self, caller: &Caller, run: RunId) -> Result<CancelOutcome, Error> {
+        if caller.agent.is_some() {
+            // No edge can send the request of an agent to another kernel.
+            return Box::pin(self.run_cancel_anywhere(caller, run)).await;
+        }
+        let session = self.run_cancel_authorize(caller, run).await?;
+        self.shared.call(session, |reply| Command::Cancel(run, reply)).await
+    }
+
+    /// Refuses a caller that may not cancel a run. Returns the session of the run.
+    pub(super) async fn run_cancel_authorize(&self, caller: &Caller, run: RunId) -> Result<SessionId, Error> {
         let session = self.run_for_change(&caller.as_owner(), run).await?;
         // Boxed to keep the futures of other callers than agents small.
         Box::pin(self.authorize(caller, authority::CANCEL, &run.to_string())).await?;
-        self.shared.call(session, |reply| Command::Cancel(run, reply)).await
+        Ok(session)
     }
 
     /// Retries an ended run, with changed options if `change` has any.
@@ -370,6 +384,15 @@ impl Kernel {
     }
 }
 
+/// What a run that is to be accepted comes from, besides its prompt.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct RunOrigin<'a> {
+    /// The delegation that the run is the child of.
+    pub(super) delegation: Option<&'a NewDelegation>,
+    /// The id of the run, if another kernel relays the request and may do so again.
+    pub(super) relayed: Option<RunId>,
+}
+
 /// The options of a request, with the folders and the lists to which its agents are limited: those of the parent run or of
 /// the caller.
 fn limited_options(caller: &Caller, request: &RunRequest) -> RunOptions {
@@ -403,7 +426,7 @@ fn check_prompt(request: &RunRequest) -> Result<(), Error> {
 }
 
 /// Hash of a request's content, to detect the same name with different content.
-fn fingerprint(request: &RunRequest) -> [u8; 16] {
+pub(super) fn fingerprint(request: &RunRequest) -> [u8; 16] {
     #[derive(Serialize)]
     struct Asked<'a> {
         session: &'a SessionTarget,

@@ -3,15 +3,23 @@
 //! A session waits for another one while a run of it has an awaited delegation there that is not settled. The store has
 //! such an edge once the delegation is committed. From the check until the commit the edge is kept here, so that two
 //! concurrent delegations cannot miss each other and close a cycle.
+//!
+//! Kernels that share a store announce the edge there before they check, and withdraw it after the commit. Of the edges of a
+//! cycle, the one that is announced last is checked when all others are announced or committed, and is refused. A new session
+//! waits for nobody, so an edge to it is not announced. Announcements of a kernel end with its lease.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use mainspring_core::{Delegation, NewDelegation, SessionId};
+use mainspring_core::{Delegation, NewDelegation, SessionId, WaitId};
 use parking_lot::Mutex;
 
 use super::Shared;
 use crate::error::Error;
+use crate::store::AnnouncedWait;
+
+/// The pause before an announcement that could not be withdrawn is withdrawn again.
+const WITHDRAW_PAUSE_MS: u64 = 1_000;
 
 /// The edges of the wait graph that are not committed yet.
 #[derive(Debug, Default)]
@@ -32,6 +40,7 @@ struct Edge {
 pub(crate) struct PendingWait {
     waits: Arc<PendingWaits>,
     edge: Edge,
+    _announcement: Option<Announcement>,
 }
 
 impl Drop for PendingWait {
@@ -44,13 +53,50 @@ impl Drop for PendingWait {
     }
 }
 
+/// The edges that kernels have announced, and the announcement of the edge that is being checked.
+#[derive(Debug, Default)]
+struct Announced {
+    own: Option<Announcement>,
+    edges: Vec<Edge>,
+}
+
+/// A wait that the other kernels know of. Dropping it withdraws the announcement.
+struct Announcement {
+    shared: Arc<Shared>,
+    id: WaitId,
+}
+
+impl std::fmt::Debug for Announcement {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Announcement").field(&self.id).finish()
+    }
+}
+
+impl Drop for Announcement {
+    fn drop(&mut self) {
+        let (shared, id) = (self.shared.clone(), self.id);
+        self.shared.tasks.spawn(async move {
+            // An announcement that stays would have waits refused that are none.
+            while let Err(error) = shared.store.wait_withdraw(id).await {
+                tracing::debug!(%error, "the announcement of a wait was not withdrawn yet");
+                tokio::select! {
+                    () = shared.clock.sleep_for(WITHDRAW_PAUSE_MS) => {}
+                    () = shared.tasks.stopping() => return,
+                }
+            }
+        });
+    }
+}
+
 impl PendingWaits {
     /// Registers that `waiting` is going to wait for `awaited`. Refused if `awaited` waits, directly or indirectly,
-    /// for `waiting`. `committed` reads the sessions that a session waits for from the store.
+    /// for `waiting`. `announced` are the edges that kernels have announced, read after this one was announced;
+    /// `committed` reads the sessions that a session waits for from the store.
     async fn register<F>(
         self: &Arc<Self>,
         waiting: SessionId,
         awaited: SessionId,
+        announced: Announced,
         committed: impl Fn(SessionId) -> F,
     ) -> Result<PendingWait, Error>
     where
@@ -58,7 +104,7 @@ impl PendingWaits {
     {
         let _atomic = self.checking.lock().await;
         // Read before the store: an edge that is removed from here later is either committed or refused.
-        let pending = self.edges.lock().clone();
+        let pending: Vec<Edge> = self.edges.lock().iter().copied().chain(announced.edges).collect();
         let (mut seen, mut next) = (HashSet::from([awaited]), vec![awaited]);
         while let Some(session) = next.pop() {
             if session == waiting {
@@ -70,17 +116,18 @@ impl PendingWaits {
         }
         let edge = Edge { waiting, awaited };
         self.edges.lock().push(edge);
-        Ok(PendingWait { waits: self.clone(), edge })
+        Ok(PendingWait { waits: self.clone(), edge, _announcement: announced.own })
     }
 }
 
 impl Shared {
     /// Refuses a delegation to `child` that would never end. Registers the wait if the parent waits for the child; the
-    /// caller keeps the returned value until the delegation is committed.
+    /// caller keeps the returned value until the delegation is committed. `is_new`: the child's session is not stored yet.
     pub(super) async fn wait_register(
         &self,
         delegation: &NewDelegation,
         child: SessionId,
+        is_new: bool,
     ) -> Result<Option<PendingWait>, Error> {
         let parent = delegation.parent_session;
         if child == parent {
@@ -89,7 +136,24 @@ impl Shared {
         if !delegation.mode.is_awaited() {
             return Ok(None);
         }
-        self.pending_waits.register(parent, child, |session| self.awaited_by(session)).await.map(Some)
+        let announced = match self.options.homes.is_some() && !is_new {
+            true => self.wait_announce(Edge { waiting: parent, awaited: child }).await?,
+            false => Announced::default(),
+        };
+        let committed = |session| self.awaited_by(session);
+        self.pending_waits.register(parent, child, announced, committed).await.map(Some)
+    }
+
+    /// Announces a wait to the other kernels, then reads what they have announced.
+    async fn wait_announce(&self, Edge { waiting, awaited }: Edge) -> Result<Announced, Error> {
+        let shared = self.me.upgrade().ok_or(Error::ShuttingDown)?;
+        let id = self.ids.wait();
+        // Made first: the outcome of a failed call may be unknown.
+        let own = Some(Announcement { shared, id });
+        self.store.wait_announce(&AnnouncedWait { id, waiting, awaited }).await?;
+        let edges = self.store.waits_announced().await?.into_iter();
+        let edges = edges.map(|AnnouncedWait { waiting, awaited, .. }| Edge { waiting, awaited }).collect();
+        Ok(Announced { own, edges })
     }
 
     /// The sessions that `session` waits for, as far as that is committed.
@@ -118,7 +182,8 @@ mod tests {
     #[tokio::test]
     async fn of_concurrent_waits_that_would_close_a_cycle_the_last_is_refused() {
         let waits = Arc::<PendingWaits>::default();
-        let wait = |from, to| waits.register(session(from), session(to), nothing_committed);
+        let wait =
+            |from, to| waits.register(session(from), session(to), Announced::default(), nothing_committed);
         let (first, second, third) = tokio::join!(wait(1, 2), wait(2, 3), wait(3, 1));
         assert!(first.is_ok() && second.is_ok());
         assert_eq!(third.unwrap_err(), Error::WouldDeadlock(session(1)));
@@ -127,7 +192,8 @@ mod tests {
     #[tokio::test]
     async fn a_dropped_wait_leaves_no_edge_and_equal_waits_leave_theirs() {
         let waits = Arc::<PendingWaits>::default();
-        let wait = |from, to| waits.register(session(from), session(to), nothing_committed);
+        let wait =
+            |from, to| waits.register(session(from), session(to), Announced::default(), nothing_committed);
         let (first, equal) = (wait(1, 2).await.unwrap(), wait(1, 2).await.unwrap());
         drop(first);
         assert_eq!(wait(2, 1).await.unwrap_err(), Error::WouldDeadlock(session(1)));
@@ -142,9 +208,10 @@ mod tests {
         let committed = |of: SessionId| async move {
             Ok(if of == session(2) { vec![session(3), session(4)] } else { vec![] })
         };
-        let _pending = waits.register(session(4), session(5), committed).await.unwrap();
-        let refused = waits.register(session(5), session(2), committed).await.unwrap_err();
+        let _pending = waits.register(session(4), session(5), Announced::default(), committed).await.unwrap();
+        let refused =
+            waits.register(session(5), session(2), Announced::default(), committed).await.unwrap_err();
         assert_eq!(refused, Error::WouldDeadlock(session(2)));
-        assert!(waits.register(session(5), session(3), committed).await.is_ok());
+        assert!(waits.register(session(5), session(3), Announced::default(), committed).await.is_ok());
     }
 }

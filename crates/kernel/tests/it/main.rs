@@ -43,6 +43,7 @@ mod portable_checks;
 mod portable_data;
 mod portable_state;
 mod puppet;
+mod reach;
 mod readers;
 mod recovery;
 mod repeats;

@@ -15,10 +15,11 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::{ServeError, allowed_hosts, bind_socket, fit_open_files, tls_files};
+use crate::cluster_secret::peer_key;
 use crate::config::Config;
 
 /// Returns the options with which a server of a cluster forwards.
-pub(super) fn options(config: &Config, is_tls: bool) -> Result<ForwardOptions, ServeError> {
+pub(crate) fn options(config: &Config, is_tls: bool) -> Result<ForwardOptions, ServeError> {
     Ok(ForwardOptions {
         hosts: allowed_hosts(config),
         origins: config.cors_origins.clone(),
@@ -27,6 +28,10 @@ pub(super) fn options(config: &Config, is_tls: bool) -> Result<ForwardOptions, S
             Some(file) => Some(read_small(file).map_err(|error| {
                 ServeError::Cluster(format!("tls_ca: {} cannot be read: {error}", file.display()))
             })?),
+            None => None,
+        },
+        key: match &config.cluster.secret_file {
+            Some(file) => Some(peer_key(file).map_err(|error| ServeError::Cluster(error.to_string()))?),
             None => None,
         },
     })

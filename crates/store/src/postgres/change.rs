@@ -1,10 +1,10 @@
 //! Changes that belong to no commit: leases, owner state, keys, agents, webhooks, and the removal of rows.
 
 use mainspring_core::state::{HISTORY_CHANGES, decide};
-use mainspring_core::{ApiKey, NodeId, SessionId, StateChange, StateOutcome, StateSlot, Time};
+use mainspring_core::{ApiKey, NodeId, SessionId, StateChange, StateOutcome, StateSlot, Time, WaitId};
 use mainspring_kernel::store::{
-    AgentRow, EdgeChange, EdgeRecord, Fence, GoalTypeRow, OwnerState, Request, StateHistoryOf, StoreError,
-    Unique, WebhookChange,
+    AgentRow, AnnouncedWait, EdgeChange, EdgeRecord, Fence, GoalTypeRow, OwnerState, Request, StateHistoryOf,
+    StoreError, Unique, WebhookChange,
 };
 
 use super::read::Reader;
@@ -110,6 +110,25 @@ pub(super) async fn lease_release_home(change: &Reader, fence: Fence) -> Result<
 pub(super) async fn lease_release(change: &Reader, fence: Fence) -> Result<(), StoreError> {
     let sql = "DELETE FROM leases WHERE session_id = $1 AND epoch = $2";
     change.write(sql, &[&fence.session.as_bytes().as_slice(), &int(fence.epoch)]).await.map(drop)
+}
+
+/// Announces a wait of a session of `home`.
+pub(super) async fn wait_announce(
+    change: &Reader,
+    wait: &AnnouncedWait,
+    home: NodeId,
+) -> Result<(), StoreError> {
+    let AnnouncedWait { id, waiting, awaited } = wait;
+    let sql = "INSERT INTO announced_waits (wait_id, waiting_session_id, awaited_session_id, node_id) VALUES ($1, $2, $3, $4)";
+    let (id, home) = (id.as_bytes().as_slice(), home.as_bytes().as_slice());
+    let params: [&dyn Param; 4] =
+        [&id, &waiting.as_bytes().as_slice(), &awaited.as_bytes().as_slice(), &home];
+    change.write(sql, &params).await.map(drop)
+}
+
+pub(super) async fn wait_withdraw(change: &Reader, wait: WaitId) -> Result<(), StoreError> {
+    let sql = "DELETE FROM announced_waits WHERE wait_id = $1";
+    change.write(sql, &[&wait.as_bytes().as_slice()]).await.map(drop)
 }
 
 /// Sets or removes a key of an owner's state, under the lock of the owner's version.

@@ -15,6 +15,7 @@ const MIGRATIONS: &[(usize, &str)] = &[
     (7, include_str!("../../migrations/postgres/0007_homes.sql")),
     (9, include_str!("../../migrations/postgres/0009_placement.sql")),
     (10, include_str!("../../migrations/postgres/0010_permits.sql")),
+    (11, include_str!("../../migrations/postgres/0011_announced_waits.sql")),
 ];
 
 /// The version of the tables that this program writes.

@@ -9,15 +9,15 @@ use mainspring_core::{
     ApiKey, Artifact, ArtifactAge, ArtifactId, Attempt, AttemptId, Binding, Cursor, DeadLetter, Delegation,
     Digest, Event, Feedback, Grant, GrantId, History, KeyId, Line, LineId, MessageId, NodeId, Point,
     Position, Rows, Run, RunId, Session, SessionId, Spend, StateChange, StateEntry, StateOutcome, StateSlot,
-    Step, Time, Usage, Webhook, WebhookId,
+    Step, Time, Usage, WaitId, Webhook, WebhookId,
 };
 use mainspring_kernel::board::LiveStatus;
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
-    AgentRow, ArtifactPage, Chunk, Commit, DatabaseMeters, DelegationsOf, EdgeChange, EdgeRecord, Fence,
-    FoundMessages, GoalTypeRow, GrantPage, IdPage, InboxItem, KeyPage, KeyRef, Loaded, LostEvents,
-    OwnerState, OwnerUsage, PlacedMessage, Request, RunPage, SessionLine, SessionPage, SessionRef, StateAt,
-    StateHistoryOf, Store, StoreError, TreeRow, TreeState, Unfinished, WebhookChange,
+    AgentRow, AnnouncedWait, ArtifactPage, Chunk, Commit, DatabaseMeters, DelegationsOf, EdgeChange,
+    EdgeRecord, Fence, FoundMessages, GoalTypeRow, GrantPage, IdPage, InboxItem, KeyPage, KeyRef, Loaded,
+    LostEvents, OwnerState, OwnerUsage, PlacedMessage, Request, RunPage, SessionLine, SessionPage,
+    SessionRef, StateAt, StateHistoryOf, Store, StoreError, TreeRow, TreeState, Unfinished, WebhookChange,
 };
 
 use super::read::{access, events, ids, records, runs, search, sessions, state, tree, tree_state};
@@ -131,6 +131,27 @@ impl Store for PostgresStore {
     async fn inbox_at_home(&self) -> Result<Vec<SessionId>, StoreError> {
         match self.shared.home.get() {
             Some(home) => read!(self, sessions::inbox_at_home, *home),
+            None => Ok(vec![]),
+        }
+    }
+
+    async fn wait_announce(&self, wait: &AnnouncedWait) -> Result<(), StoreError> {
+        match self.shared.home.get() {
+            Some(home) => change!(self, change::wait_announce, wait, *home),
+            None => Ok(()),
+        }
+    }
+
+    async fn wait_withdraw(&self, wait: WaitId) -> Result<(), StoreError> {
+        match self.shared.home.get() {
+            Some(_) => change!(self, change::wait_withdraw, wait),
+            None => Ok(()),
+        }
+    }
+
+    async fn waits_announced(&self) -> Result<Vec<AnnouncedWait>, StoreError> {
+        match self.shared.home.get() {
+            Some(_) => read!(self, sessions::waits_announced),
             None => Ok(vec![]),
         }
     }

@@ -6,7 +6,7 @@ use mainspring_core::permits::{Demand, PermitPool};
 use mainspring_core::placement::Offer;
 use mainspring_core::*;
 use mainspring_kernel::boot_time::boot_time_ms;
-use mainspring_kernel::store::{Commit, Fence, Row, Store, StoreError};
+use mainspring_kernel::store::{AnnouncedWait, Commit, Fence, Row, Store, StoreError};
 use mainspring_store::{Homes, PostgresError, PostgresOptions, PostgresStore, Seat, SharedPermits, Standby};
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -375,4 +375,44 @@ async fn a_key_that_one_server_changes_is_noticed_by_the_others() {
     let before = first.homes().borrow().keys_version;
     b.key_write(&key(1, None), None).await.unwrap();
     sees(&first, |homes| homes.keys_version > before).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn announced_waits_are_known_to_all_servers_and_end_with_their_own() {
+    let url = database();
+    let (_first, a) = join(&url, seat(1)).await;
+    let (second, b) = join(&url, seat(2)).await;
+    let wait = |n: u8, waiting, awaited| AnnouncedWait {
+        id: WaitId::from_random([n; 16]),
+        waiting: session_id(waiting),
+        awaited: session_id(awaited),
+    };
+    let waits = [wait(1, 1, 2), wait(2, 2, 3), wait(3, 1, 2)];
+    a.wait_announce(&waits[0]).await.unwrap();
+    b.wait_announce(&waits[1]).await.unwrap();
+    b.wait_announce(&waits[2]).await.unwrap();
+    for store in [&a, &b] {
+        let mut known = store.waits_announced().await.unwrap();
+        known.sort_by_key(|wait| wait.id);
+        assert_eq!(known, waits);
+    }
+    // Of equal waits, one is withdrawn. To withdraw it again changes nothing.
+    b.wait_withdraw(waits[2].id).await.unwrap();
+    b.wait_withdraw(waits[2].id).await.unwrap();
+    assert_eq!(a.waits_announced().await.unwrap().len(), 2);
+    second.leave().await.unwrap();
+    assert_eq!(a.waits_announced().await, Ok(vec![waits[0]]));
+    assert!(b.wait_announce(&waits[1]).await.is_err(), "a server that has left announces nothing");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_of_a_version_without_announced_waits_gets_them() {
+    let url = database();
+    let (first, a) = join(&url, seat(1)).await;
+    make_session(&a, 1, node(1)).await;
+    first.leave().await.unwrap();
+    psql(&url, "DROP TABLE announced_waits; DELETE FROM mainspring_schema WHERE version = 11");
+    let (_again, b) = join(&url, seat(2)).await;
+    assert_eq!(b.waits_announced().await, Ok(vec![]));
+    assert_eq!(b.unfinished().await.unwrap().live, [session_id(1)], "what was stored is kept");
 }

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use mainspring_core::{AgentLimits, Cost, Delegation, Run, RunId, RunLimits, SessionId, Usage};
+use mainspring_core::{AgentLimits, Cost, Delegation, Run, RunId, RunLimits, SessionId, Usage, UsageReports};
 use parking_lot::Mutex;
 
 use super::Shared;
@@ -111,7 +111,8 @@ impl Shared {
         if left.max_steps.is_some() && !wanted.counts_steps {
             // The model calls of such an adapter are not counted.
             if wanted.limits.best_effort != Some(true) {
-                let reports = self.adapter(adapter)?.capabilities().usage_reports;
+                let known = self.adapter(adapter).map(|adapter| adapter.capabilities().usage_reports);
+                let reports = known.unwrap_or(UsageReports::Never);
                 return Err(Error::LimitNotKept { adapter: adapter.to_owned(), limit: "maxSteps", reports });
             }
             left.max_steps = None;

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use mainspring_core::{
     Attempt, CallResult, Cursor, Delegation, EventId, Line, LineId, MessageId, NodeId, Point, Position, Rows,
-    Run, RunId, Session, SessionId, Time, Usage,
+    Run, RunId, Session, SessionId, Time, Usage, WaitId,
 };
 use mainspring_kernel::board::LiveStatus;
 use mainspring_kernel::store::{
-    Chunk, EndedToolCall, Fence, InboxItem, Loaded, OpenToolCall, SessionPage, SessionRef, SessionsOf,
-    StoreError, Unfinished,
+    AnnouncedWait, Chunk, EndedToolCall, Fence, InboxItem, Loaded, OpenToolCall, SessionPage, SessionRef,
+    SessionsOf, StoreError, Unfinished,
 };
 use tokio_postgres::Row;
 
@@ -67,6 +67,18 @@ pub(in super::super) async fn inbox_at_home(
                UNION SELECT session_id FROM leases WHERE node_id = $1 AND handed";
     let rows = reader.rows(sql, &[&home.as_bytes().as_slice()]).await?;
     all(&rows, |row| Ok(SessionId::from_bytes(get_id(row, 0)?)))
+}
+
+/// Lists the waits that servers have announced.
+pub(in super::super) async fn waits_announced(reader: &Reader) -> Result<Vec<AnnouncedWait>, StoreError> {
+    let sql = "SELECT wait_id, waiting_session_id, awaited_session_id FROM announced_waits";
+    all(&reader.rows(sql, &[]).await?, |row| {
+        Ok(AnnouncedWait {
+            id: WaitId::from_bytes(get_id(row, 0)?),
+            waiting: SessionId::from_bytes(get_id(row, 1)?),
+            awaited: SessionId::from_bytes(get_id(row, 2)?),
+        })
+    })
 }
 
 /// Reads the sessions that other servers than `home` have in memory.
