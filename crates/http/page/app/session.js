@@ -3,7 +3,7 @@ import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from './h
 import { api, request } from './api.js';
 import { Conversation } from './conversation.js';
 import { Windowed } from './transcript.js';
-import { Message, transcriptItems, save } from './message.js';
+import { Message, TranscriptItems, save } from './message.js';
 import { Composer } from './composer.js';
 import { sentTexts } from './drafts.js';
 import { PlanLine } from './plan.js';
@@ -103,7 +103,8 @@ function Chat({ conversation, target }) {
   const handle = useRef();
   const field = useRef();
   const [atEnd, setAtEnd] = useState(true);
-  const items = useMemo(() => transcriptItems(conversation.messages.value, conversation.open.value), [conversation.messages.value, conversation.open.value]);
+  const transcript = useMemo(() => new TranscriptItems(), [conversation]);
+  const items = useMemo(() => transcript.update(conversation.messages.value, conversation.open.value), [conversation.messages.value, conversation.open.value]);
   useEffect(() => { handle.current?.onState(setAtEnd); }, []);
   conversation.isAtEnd = atEnd;
   useEffect(() => {

@@ -32,7 +32,7 @@ export function Shell() {
     <a class="skip" href="#main" onClick=${e => { e.preventDefault(); document.querySelector('main').focus(); }}>Skip to the content</a>
     <${Side} view=${view} id=${id} />
     <div class="stage"><${Banner} />
-      <main id="main" tabindex="0">${view === 'session' ? html`<${SessionView} key=${id} id=${id} tab=${tab} message=${message} />`
+      <main id="main" tabindex="0" class=${view === 'session' ? 'fills' : undefined}>${view === 'session' ? html`<${SessionView} key=${id} id=${id} tab=${tab} message=${message} />`
         : view === 'run' ? html`<${RunView} key=${id} id=${id} />`
         : view === 'inbox' ? html`<${Inbox} />` : view === 'agents' ? html`<${Agents} />` : view === 'usage' ? html`<${Usage} />` : view === 'settings' ? html`<${Settings} />` : html`<${Board} />`}</main></div>
     ${overlay.value === 'palette' && html`<${Palette} />`}${overlay.value === 'keys' && html`<${KeySheet} />`}${overlay.value === 'new' && mayWrite.value && html`<${NewSession} />`}
