@@ -65,7 +65,7 @@ function Connection() {
 function Banner() {
   const { state, sinceMs } = connection.value;
   const failure = storeFailure.value;
-  return html`${state === 'lost' && html`<div class="banner" role="alert">No connection since ${timeOfDay(sinceMs)}. This is what was known then; it goes on from there when the server answers. <button onClick=${wake}>Try now</button></div>`}
+  return html`${state === 'lost' && html`<div class="banner" role="alert">No connection since ${timeOfDay(sinceMs)}. The page shows what was known then, and catches up when the server answers. <button onClick=${wake}>Try now</button></div>`}
     ${failure && html`<div class="banner bad" role="alert">Nothing can be stored: ${failure.message} <code>${failure.code}</code></div>`}`;
 }
 
