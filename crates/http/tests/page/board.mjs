@@ -9,13 +9,14 @@ const cardOf = (page, title) => page.locator('.card', { has: page.locator('.titl
 
 export default {
   async 'a card shows its last line without marks, and says that it is a fork'({ page, show }) {
-    const { sessionId } = await run('say **Two** files: `deep_input` passes', 'Marked');
+    const title = `Marked at ${Date.now()}`;
+    const { sessionId } = await run('say **Two** files: `deep_input` passes', title);
     const { items } = await api('GET', `/v1/sessions/${sessionId}/messages?limit=10`);
     await api('POST', `/v1/sessions/${sessionId}/fork`, { messageId: items.at(-1).messageId });
     await show('/');
-    const cards = cardOf(page, 'Marked');
+    const cards = cardOf(page, title);
     await until(async () => await cards.count() === 2);
-    assert.deepEqual((await cards.locator('.line').allTextContents())[0], 'Two files: deep_input passes');
+    assert.equal((await cards.locator('.line').allTextContents())[0], 'Two files: deep_input passes');
     assert.deepEqual((await cards.locator('.where').allTextContents()).sort(), ['fork · script', 'script']);
   },
   async 'an empty board shows three commands, and runs the demo'({ page: unused }) {
