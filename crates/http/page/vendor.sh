@@ -37,7 +37,6 @@ package @preact/signals 2.11.4 Rb+5RPo9gWSaHtzJeauhHxiC8KP/IF2DEPkHPEOGOnuy2wnJz
 package @preact/signals-core 1.14.5 vcRv7Ityz5JVmeiVqIluLFzT/PDS/AlhHUpw3/aUWqcVUs6bDGIPXE/6RSC4evBNWYvnniozg5Syfj33al3gkg==
 package htm 3.1.1 983Vyg8NwUE7JkZ6NmOqpCZ+sh1bKv2iYTlUkzlWmA5JD2acKoxd4KVxbMmxX/85mtfdnDmTFoNKcg5DGAvxNQ==
 package marked 18.2.0 KaeL+tAbtvI930q7HE2PN5lYXYdT8EiSmxHlN6F3rsfb57wd5mp5W5TLazpdj4inTQBJdgjYwbs40W/0VUGU+Q==
-package dompurify 3.4.17 B/pSlYVHQ58kqISD/yDjuJ1yfzI34m1gF4lAod2bwSRhiN4K5Cl3H8Af7hqB2PmTL911tdEudnnXn5FnhRoz0w==
 
 copy preact dist/preact.mjs preact.js
 copy preact hooks/dist/hooks.mjs hooks.js
@@ -46,15 +45,7 @@ copy signals dist/signals.mjs signals.js
 copy htm dist/htm.mjs htm.js
 copy marked lib/marked.esm.js marked.js
 
-# DOMPurify's only minified file is a UMD module: give it the two names that it
-# looks for, and export what it leaves there.
-{
-  echo 'const module={exports:{}},exports=module.exports;'
-  sed -e 's|//# sourceMappingURL=.*$||' "$work/dompurify/dist/purify.min.js"
-  echo 'export default module.exports;'
-} > "$out/dompurify.js"
-
-for name in preact signals htm marked dompurify; do
+for name in preact signals htm marked; do
   cp "$work/$name/LICENSE" "$out/LICENSE-$name.txt"
 done
 cp "$work/signals-core/LICENSE" "$out/LICENSE-signals-core.txt" 2>/dev/null || true

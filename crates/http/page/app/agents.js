@@ -22,7 +22,7 @@ export function Agents() {
       ${models.profiles.length > 0 && html`<div class="table-frame" tabindex="0" role="region" aria-label="Models by purpose"><table><thead><tr><th>Purpose</th><th>Model</th><th>Key</th><th class="num">Context</th><th class="num">In, per million</th><th class="num">Out</th></tr></thead><tbody>
         ${models.profiles.map(p => html`<tr><td>${p.profile}</td><td>${p.provider}/${p.model}</td><td>${keyTag(p.key)}</td><td class="num">${p.contextTokens ? tokens(p.contextTokens) : 'unknown'}</td><td class="num">${p.price ? dollars(p.price.input) : 'unknown'}</td><td class="num">${p.price ? dollars(p.price.output) : 'unknown'}</td></tr>`)}</tbody></table></div>`}
       <h3>Providers</h3><ul class="providers">${models.providers.map(p => html`<li><b>${p.provider}</b> ${p.kind !== p.provider && html`<span class="muted">speaks ${p.kind}</span> `}${keyTag(p.key)}</li>`)}</ul>
-      <p class="note">A missing key is set with <code>mainspring auth set PROVIDER</code>.</p>
+      <p class="note">A missing key is set with <code>mainspring auth add PROVIDER</code>.</p>
     </section></div>`;
 }
 

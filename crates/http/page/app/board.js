@@ -12,7 +12,7 @@ const olderShown = preference('board.older', false);
 const childrenShown = preference('board.delegated', false);
 
 const COLUMNS = [
-  { name: 'needs', title: 'Needs you', about: 'Runs that wait for your answer or approval', none: 'Nobody waits for you.', has: card => isWaiting(card.run?.status) },
+  { name: 'needs', title: 'Needs you', about: 'Runs that wait for your answer or approval', none: 'Nothing needs you.', has: card => isWaiting(card.run?.status) },
   { name: 'busy', title: 'Working', about: 'Runs whose agent works now', none: 'Nothing is running.', has: card => ['starting', 'running', 'cancelling'].includes(card.run?.status) },
   { name: 'still', title: 'Queued', about: 'Runs that wait for a free place', none: 'Nothing is queued.', has: card => card.run?.status === 'queued' },
   { name: 'good', title: 'Done today', about: 'Sessions whose last run has ended today', none: 'Nothing has ended today.', has: card => !isLive(card.run?.status) && !isBroken(card.run?.status) && isToday(card.session.lastActivityAtMs) },
@@ -56,10 +56,10 @@ export function Board() {
           <option value="">All agents</option>${agents.map(a => html`<option value=${a}>${a}</option>`)}</select>`}
         ${mayWrite.value && html`<button class="primary" onClick=${() => { overlay.value = 'new'; }}><${Icon} name="plus" />New</button>`}
       </div></${Head}>
-    ${isFiltered && !fitting.length ? html`<${Empty} title="No session fits the filter"><button onClick=${clear}>Show all sessions</button></${Empty}>` : html`<div class="columns" ref=${grid}>
+    ${isFiltered && !fitting.length ? html`<${Empty} title="No session matches the filter"><button onClick=${clear}>Show all sessions</button></${Empty}>` : html`<div class="columns" ref=${grid}>
       ${columns.map(column => html`<section class=${`column ${column.name}`} key=${column.name} aria-label=${`${column.title}, ${column.cards.length}`}>
         <h2 title=${column.about}><i class="dot" aria-hidden="true"></i>${column.title}<span class="count">${column.cards.length}</span></h2>
-        <div class="cards">${column.cards.length ? column.cards.map(card => html`<${Card} key=${card.session.sessionId} card=${card} />`) : html`<p class="none">${isFiltered ? 'None that fits the filter.' : column.none}</p>`}</div>
+        <div class="cards">${column.cards.length ? column.cards.map(card => html`<${Card} key=${card.session.sessionId} card=${card} />`) : html`<p class="none">${isFiltered ? 'None matches the filter.' : column.none}</p>`}</div>
         ${column.name === 'good' && children > 0 && html`<button class="ghost" onClick=${() => { childrenShown.value = !childrenShown.value; }}>${childrenShown.value ? 'Hide' : 'Show'} ${children} delegated</button>`}
       </section>`)}
     </div>`}
@@ -101,7 +101,7 @@ function Card({ card }) {
   const model = run?.options?.model || session.model || run?.options?.modelProfile || session.modelProfile;
   // If the prompt is the title, it is not shown again.
   const said = line?.user && line.text === titleOf(session) ? null : line;
-  const where = [parentTitle(run), session.adapter, definitionOf(session), model, folder(cwd)].filter(Boolean).join(' · ');
+  const where = [session.forkedFrom && 'fork', parentTitle(run), session.adapter, definitionOf(session), model, folder(cwd)].filter(Boolean).join(' · ');
   return html`<a class="card" href=${`#/s/${session.sessionId}`} data-session=${session.sessionId}>
     <span class="card-head"><b class="title">${titleOf(session)}</b>${session.pinned && html`<span class="pinned" title="Pinned"><${Icon} name="pin" /><span class="hidden-text">Pinned</span></span>`}<${Age} ms=${session.lastActivityAtMs} /></span>
     ${isWaiting(run?.status) && run.wait ? html`<span class="ask">${questionOf(run.wait)}</span>`
@@ -140,7 +140,7 @@ function parentTitle(run) {
   return parent ? `for ${titleOf(parent.session)}` : 'delegated';
 }
 
-const COMMANDS = [['mainspring prompt "say hello"', 'one prompt'], ['mainspring chat', 'a conversation in the terminal'], ['mainspring adapter list', 'the agents that there are']];
+const COMMANDS = [['mainspring prompt "say hello"', 'one prompt'], ['mainspring chat', 'a conversation in the terminal'], ['mainspring adapter list', 'lists the agents']];
 
 function FirstTime() {
   return html`<div class="view first"><${Empty} title="No sessions yet">

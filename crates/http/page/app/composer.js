@@ -13,7 +13,7 @@ const POLICIES = [
   ['interrupt', 'Interrupt', 'Stops the present run, then runs'],
 ];
 
-export function Composer({ session, busy, onSent, field }) {
+export function Composer({ session, busy, asks, onSent, field }) {
   const draft = draftOf(session.sessionId);
   const [policy, setPolicy] = useState('enqueue');
   const [sending, setSending] = useState(false);
@@ -74,7 +74,7 @@ export function Composer({ session, busy, onSent, field }) {
       <button type="button" class="ghost square" aria-label="Remove the comment" onClick=${() => { draft.comments.value = draft.comments.value.filter((_, j) => j !== i); }}><${Icon} name="close" /></button></li>`)}</ul>`}
     ${draft.files.value.length > 0 && html`<ul class="chips" aria-label="Files">${draft.files.value.map((file, i) => html`<li><${Icon} name="file" />${file.name || 'pasted'} <span class="muted">${bytes(file.size)}</span>
       <button type="button" class="ghost square" aria-label=${`Remove ${file.name}`} onClick=${() => { draft.files.value = draft.files.value.filter((_, j) => j !== i); }}><${Icon} name="close" /></button></li>`)}</ul>`}
-    <textarea ref=${area} rows="1" aria-label="Prompt" placeholder=${busy ? 'Write the next prompt' : 'Ask or tell the agent'} value=${text}
+    <textarea ref=${area} rows="1" aria-label="Prompt" placeholder=${asks ? 'Answer above, or write the next prompt' : busy ? 'Write the next prompt' : 'Ask or tell the agent'} value=${text}
       onInput=${e => { draft.text.value = e.target.value; }} onKeyDown=${keyDown}
       onPaste=${e => { if (e.clipboardData.files.length) { e.preventDefault(); add(e.clipboardData.files); } }}></textarea>
     <div class="composer-foot">

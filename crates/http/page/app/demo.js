@@ -9,7 +9,7 @@ say I called a tool. Its result is in the fold above.
 stream 40 every 60ms tick
 usage 1200 340 0.0042
 ask What shall I call you?
-say Nice to meet you. Look at the **Run** for a timeline, and at the **Tree** after you regenerate an answer.`],
+say Nice to meet you. **Details** below shows the timeline of this run. **Answer again**, beside this answer, makes a second branch: the **Tree** shows both.`],
   ['Pay the invoice', 'say The invoice of the printer is due.; approve Shall I pay 42.00 EUR?; say Paid.'],
   ['A run that fails once', 'say Calling the model.; fail once the model is overloaded; say The second attempt worked.'],
 ];

@@ -132,7 +132,7 @@ export function decider(by) {
 export const textOf = message =>
   (message?.content || []).filter(b => b.type === 'text').map(b => b.text).join('\n');
 
-export function lastLine(text) {
-  const lines = (text || '').trimEnd().split('\n');
-  return lines[lines.length - 1].replace(/[*_`#>]+/g, '').trim();
-}
+/** A line of markdown without its marks. Names such as `deep_input` stay as they are. */
+export const unmarked = line => line.replace(/^[\s#>*-]+ |\*\*|`/g, '').trim();
+
+export const lastLine = text => unmarked((text || '').trimEnd().split('\n').at(-1));

@@ -45,7 +45,7 @@ export function Inbox() {
   }, [card?.run.wait.waitId]);
   if (loading.value) return html`<${Loading} what="Reading what waits" />`;
   return html`<div class="view inbox"><${Head} title="Inbox" about="Every question and request for approval of your agents, the oldest first.">${card && mayWrite.value && html`<p class="hints wide-only"><kbd>j</kbd> <kbd>k</kbd> choose <kbd>a</kbd> allow <kbd>d</kbd> deny <kbd>Enter</kbd> open</p>`}</${Head}>
-    ${!open.length && !ended.length && html`<${Empty} title="Nobody waits for you"><p>Questions and requests for approval of every session appear here.</p></${Empty}>`}
+    ${!open.length && !ended.length && html`<${Empty} title="Nothing needs you"><p>Questions and requests for approval of every session appear here.</p></${Empty}>`}
     <ol class="entries">${open.map((item, i) => html`<${Entry} key=${item.run.wait.waitId} card=${item} current=${i === at}
       focusKey=${focusKey?.waitId === item.run.wait.waitId ? focusKey : null} onFocus=${() => setCurrent(item.run.wait.waitId)} />`)}</ol>
     ${ended.length > 0 && html`<section class="ended" aria-label="Answered"><h2>Answered</h2><ol class="entries">${ended.slice(0, 20).map(end => html`<${Ended} key=${end.waitId} end=${end} />`)}</ol></section>`}

@@ -27,6 +27,9 @@ export function useChoice(initial) {
 
 export const keySheet = () => layers.map(layer => ({ group: layer.group, keys: layer.keys.filter(k => k.label) })).filter(g => g.keys.length);
 
+// The time between two keys such as `g b`: long enough for a slow machine.
+const PREFIX_MS = 1500;
+
 let prefix = '';
 let prefixTimer;
 
@@ -59,5 +62,5 @@ addEventListener('keydown', event => {
   }
   clearTimeout(prefixTimer);
   prefix = !typing && pressed === 'g' && !prefix ? 'g' : '';
-  if (prefix) prefixTimer = setTimeout(() => { prefix = ''; }, 900);
+  if (prefix) prefixTimer = setTimeout(() => { prefix = ''; }, PREFIX_MS);
 });

@@ -15,7 +15,7 @@ function Page({ problem }) {
   const [ended, setEnded] = useState(problem);
   whenSignedOut(() => {
     setCredentials(null);
-    setEnded({ code: 'authentication', message: 'You were signed out: the key has ended or was revoked.', remedy: '' });
+    setEnded({ code: 'authentication', message: 'You were signed out: the key has expired or was revoked.', remedy: '' });
     setInside(false);
     setKnown(false);
   });

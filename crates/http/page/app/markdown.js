@@ -1,65 +1,12 @@
-// Markdown of agents as elements. The text is not trusted: marked makes HTML of
-// it, DOMPurify keeps a short list of elements, and links open apart.
-import { Marked } from '../vendor/marked.js';
-import DOMPurify from '../vendor/dompurify.js';
+// Markdown of agents: a finished text in pieces, and a text that still grows.
+import { fragment } from './elements.js';
 import { html, useRef, useLayoutEffect } from './h.js';
 import { Flow, GrowingCode } from './flow.js';
 
-const escape = text => text.replace(/[&<>"]/g, c => ({ '&': '&amp;', '<': '&lt;', '>': '&gt;', '"': '&quot;' })[c]);
-
-const marked = new Marked({
-  gfm: true,
-  breaks: false,
-  async: false,
-  renderer: {
-    // HTML of an agent is shown as text; an image becomes a link to its address.
-    html: ({ text }) => escape(text),
-    image: ({ href, text }) => `<a href="${escape(href)}">${escape(text || href)}</a>`,
-  },
-});
-// Set once: a configuration per call would be parsed each time, which is slow for short texts.
-DOMPurify.setConfig({
-  ALLOWED_TAGS: ['a', 'b', 'blockquote', 'br', 'code', 'del', 'em', 'h1', 'h2', 'h3', 'h4', 'h5', 'h6', 'hr', 'i', 'input', 'kbd', 'li', 'ol', 'p', 'pre', 's', 'strong', 'sub', 'sup', 'table', 'tbody', 'td', 'th', 'thead', 'tr', 'ul', 'details', 'summary'],
-  ALLOWED_ATTR: ['href', 'title', 'align', 'type', 'checked', 'disabled', 'start', 'colspan', 'rowspan'],
-  ALLOWED_URI_REGEXP: /^(?:(?:https?|mailto):|[^a-z]|[a-z+.-]+(?:[^a-z+.\-:]|$))/i,
-  ALLOW_DATA_ATTR: false,
-  RETURN_DOM_FRAGMENT: true,
-});
-
-// A message longer than this is rendered in pieces, so that no piece blocks the page.
+// A message longer than this is made in pieces, so that no piece blocks the page.
 const PIECE = 12000;
 // When the unfinished part of a paragraph is longer than twice this, its first part of this length is rendered for good.
 const LONG_TAIL = 800;
-
-function fragment(text) {
-  const nodes = DOMPurify.sanitize(marked.parse(text));
-  for (const link of nodes.querySelectorAll('a')) {
-    const href = link.getAttribute('href');
-    // A relative address would lead into this server: it is text.
-    if (!href || !/^(https?:|mailto:)/i.test(href)) { link.replaceWith(...link.childNodes); continue; }
-    link.target = '_blank';
-    link.rel = 'noopener noreferrer nofollow';
-    if (!link.title) link.title = href;
-  }
-  for (const box of nodes.querySelectorAll('input')) {
-    if (box.type !== 'checkbox') box.remove();
-    else {
-      box.disabled = true;
-      box.ariaLabel = box.checked ? 'done' : 'open';
-    }
-  }
-  for (const table of nodes.querySelectorAll('table')) {
-    const frame = document.createElement('div');
-    frame.className = 'table-frame';
-    frame.tabIndex = 0;
-    frame.role = 'region';
-    frame.ariaLabel = 'Table';
-    table.replaceWith(frame);
-    frame.append(table);
-  }
-  for (const pre of nodes.querySelectorAll('pre')) pre.tabIndex = 0;
-  return nodes;
-}
 
 /**
  * Finds the part of a growing text that later text cannot change: up to the last

@@ -10,13 +10,31 @@ import { Icon, copy } from './ui.js';
 import { mayChange, mayWrite } from './store.js';
 
 /** Items of a transcript: messages without those that only hold tool results. Of what has not changed, the items stay the same. */
-export function transcriptItems(messages, open) {
-  const results = new Map();
-  for (const { content } of messages) for (const block of content) if (block.type === 'tool_result') results.set(block.toolUseId, block);
-  const shown = messages.filter(({ content }) => !content.length || content.some(block => block.type !== 'tool_result'));
-  const items = shown.map((message, i) => itemOf(message, isInner(message, shown[i + 1]), results));
-  for (const streaming of open) items.push({ key: streaming.messageId, streaming });
-  return items;
+export class TranscriptItems {
+  constructor() {
+    this.forget();
+  }
+
+  forget() {
+    [this.messages, this.items, this.results] = [[], [], new Map()];
+  }
+
+  /** The items of `messages`, and of `open` messages that still stream. Of older messages before the known ones, only the older are looked at. */
+  update(messages, open) {
+    if (!this.messages.length || !endsWith(messages, this.messages)) this.forget();
+    const older = messages.slice(0, messages.length - this.messages.length);
+    for (const { content } of older) for (const block of content) if (block.type === 'tool_result') this.results.set(block.toolUseId, block);
+    const shown = older.filter(({ content }) => !content.length || content.some(block => block.type !== 'tool_result'));
+    const next = i => (i + 1 < shown.length ? shown[i + 1] : this.items[0]?.message);
+    if (shown.length) this.items = [...shown.map((message, i) => itemOf(message, isInner(message, next(i)), this.results)), ...this.items];
+    this.messages = messages;
+    return open.length ? [...this.items, ...open.map(streaming => ({ key: streaming.messageId, streaming }))] : this.items;
+  }
+}
+
+function endsWith(list, end) {
+  const from = list.length - end.length;
+  return from >= 0 && end.every((item, i) => item === list[from + i]);
 }
 
 /** True if another message of the same answer follows. */
@@ -41,13 +59,14 @@ export function Message({ item, conversation, busy, onEdit, onRegenerate, onFork
   const [editing, setEditing] = useState(false);
   const text = textOf(message);
   const [panel, setPanel] = useState(null);
-  // An answer has many messages: the buttons of a message are created when the reader reaches it.
+  // An answer has many messages: the buttons of a message are created when the reader reaches it. A message that is
+  // scrolled below a pointer at rest is not reached.
   const [isReached, setReached] = useState(false);
   const reach = inner && !isReached ? () => setReached(true) : undefined;
   const canChange = mayChange(conversation.session.value) && !busy;
   const takesFeedback = role === 'assistant' && !inner && !['generating', 'not_started'].includes(status);
   const by = role === 'assistant' && writerOf(message, conversation.session.value);
-  return html`<article class=${`message ${role} ${status} ${inner ? 'inner' : ''}`} id=${message.messageId} aria-label=${role === 'user' ? 'Prompt' : 'Answer'} tabindex=${inner ? 0 : undefined} onPointerEnter=${reach} onFocusIn=${reach}>
+  return html`<article class=${`message ${role} ${status} ${inner ? 'inner' : ''} ${editing ? 'editing' : ''}`} id=${message.messageId} aria-label=${role === 'user' ? 'Prompt' : 'Answer'} tabindex=${inner ? 0 : undefined} onPointerMove=${reach} onFocusIn=${reach}>
     ${by && html`<p class="by">${by}</p>`}${editing
       ? html`<${Edit} text=${text} onCancel=${() => setEditing(false)} onSend=${value => { setEditing(false); onEdit(message, value); }} />`
       : content.map((block, i) => html`<${Block} key=${i} block=${block} message=${message} results=${results} conversation=${conversation} />`)}

@@ -70,6 +70,7 @@ export function NewSession() {
       <label>Mode<select value=${mode} onChange=${e => setMode(e.target.value)}><option value="act">May act</option><option value="ask">Reads only</option></select></label>
     </div>
     ${agent === 'script' && html`<p class="note">The script agent has no model: it executes lines such as <code>say hello</code> or <code>ask Tea or coffee?</code></p>`}
+    ${agent === 'native' && list.some(a => a.adapter === agent && readiness(a, models.value)[0] === 'still') && html`<p class="note">No model has a key yet. Set one in a terminal: <code>mainspring auth add anthropic</code></p>`}
     <div class="actions"><button class="primary" title="Ctrl Enter" disabled=${busy || !prompt.trim() || !agent}>${busy ? 'Starting…' : 'Start'}</button><button type="button" onClick=${close}>Cancel</button><span class="grow"></span><span class="note wide-only">Drop, paste or</span><button type="button" onClick=${() => picker.current.click()}><${Icon} name="file" />Attach files</button><input ref=${picker} type="file" multiple hidden onChange=${e => { add(e.target.files); e.target.value = ''; }} /></div>
   </form></${Dialog}>`;
 }

@@ -33,7 +33,7 @@ export function Palette() {
     ].filter(item => fits(item.label));
     const found = [...sessions.value.values()].filter(c => fits(`${titleOf(c.session)} ${c.session.adapter} ${c.session.cwd || ''}`))
       .sort((a, b) => b.session.lastActivityAtMs - a.session.lastActivityAtMs).slice(0, 8)
-      .map(c => ({ label: titleOf(c.session), detail: c.session.adapter, status: c.run?.status, run: () => { close(); go(`#/s/${c.session.sessionId}`); } }));
+      .map(c => ({ label: titleOf(c.session), detail: c.session.forkedFrom ? `fork · ${c.session.adapter}` : c.session.adapter, status: c.run?.status, run: () => { close(); go(`#/s/${c.session.sessionId}`); } }));
     const texts = hits.map(h => ({ label: h.snippet, detail: h.title || '', icon: 'chat', run: () => { close(); go(`#/s/${h.sessionId}/m/${h.messageId}`); } }));
     return query ? [...found, ...actions, ...texts] : [...actions.slice(0, 6), ...found];
   }, [query, hits, sessions.value]);

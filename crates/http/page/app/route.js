@@ -11,7 +11,7 @@ export async function readRoute(runId, events) {
   return route.decisions.length ? route : null;
 }
 
-const ENDS = { done: 'The network is done.', stack_empty: 'Nobody is left to call.', max_iter: 'The most calls of this network are made.' };
+const ENDS = { done: 'The network is done.', stack_empty: 'No agent is left to call.', max_iter: 'The network has made as many calls as it may.' };
 
 /** Why the router decided so. */
 function why({ by, reason }) {

@@ -7,7 +7,7 @@ import { download, pretty } from './message.js';
 import { attempt, mayChange, sessions, usageOf } from './store.js';
 import { Wait } from './wait.js';
 import { eventText } from './events.js';
-import { timeline } from './timeline.js';
+import { ticksOf, timeline } from './timeline.js';
 import { subscribe } from './streams.js';
 import { Route, readRoute } from './route.js';
 import { Goals, Tasks } from './plan.js';
@@ -38,7 +38,7 @@ export function RunView({ id }) {
     });
     return () => { clearTimeout(timer); stop(); };
   }, [id]);
-  if (error && !value) return html`<div class="view"><${Empty} title=${error.code === 'not_found' ? 'There is no such run' : 'The run cannot be read'}>${error.code !== 'not_found' && html`<${Problem} error=${error} />`}<a class="button" href="#/">Back to the board</a></${Empty}></div>`;
+  if (error && !value) return html`<div class="view"><${Empty} title=${error.code === 'not_found' ? 'There is no such run' : 'The run cannot be read'}>${error.code === 'not_found' ? html`<p>It was deleted, or belongs to somebody who has not shared it.</p>` : html`<${Problem} error=${error} />`}<a class="button" href="#/">Back to the board</a></${Empty}></div>`;
   if (!value) return html`<${Loading} what="Reading the run" />`;
   return html`<${Run} data=${value} reload=${reload} />`;
 }
@@ -53,7 +53,7 @@ function Run({ data, reload }) {
     <header class="view-head"><div><p class="crumb"><a href=${`#/s/${run.sessionId}`}>${titleOf({ ...session, prompt: sessions.value.get(run.sessionId)?.session.prompt })}</a></p><h1>Run ${run.runNo}</h1><p class="about">One prompt, and everything that was done for it.</p></div>
       <div class="actions">${mayAct && live && html`<button onClick=${() => attempt(() => api.cancel(run.runId)).then(reload)}><${Icon} name="stop" />Stop</button>`}
       ${mayAct && isBroken(run.status) && html`<button onClick=${() => attempt(() => api.retry(run.runId), 'Retrying').then(reload)}><${Icon} name="redo" />Retry</button>`}</div></header>
-    ${asked && html`<a class="run-prompt" href=${`#/s/${run.sessionId}/m/${promptOf(run)}`} title="Show it in the conversation">${asked.slice(0, 600)}</a>`}
+    ${asked && html`<a class="run-prompt" href=${`#/s/${run.sessionId}/m/${promptOf(run)}`} title="Show it in the conversation"><span>${asked.slice(0, 600)}</span></a>`}
     ${run.error && html`<${Problem} error=${run.error} />`}
     ${run.wait && run.status.startsWith('waiting') && html`<${Wait} run=${run} />`}
     <dl class="facts">
@@ -96,15 +96,17 @@ function budget(b) {
   return (b.exceeded ? 'exceeded: ' : '') + parts.join(', ');
 }
 
+/** A round time: "30 s", "2 min". */
+const tickText = ms => (ms ? duration(ms).replace('.0 s', ' s').replace(/ 0 (s|min)$/, '') : '0');
+
 /** Bars of attempts, model calls, tools and waits over the time of the run. */
 function Timeline({ data }) {
   const { rows, from, to } = useMemo(() => timeline(data), [data]);
   const [chosen, setChosen] = useState(null);
   if (!rows.length) return null;
   const span = Math.max(1, to - from);
-  const ticks = [0, 0.25, 0.5, 0.75, 1];
   return html`<section class="timeline" aria-label="Timeline"><h2>Timeline</h2>
-    <div class="axis" aria-hidden="true"><span></span><span class="ticks">${ticks.map(t => html`<i style=${{ left: `${t * 100}%` }}>${duration(span * t)}</i>`)}</span></div>
+    <div class="axis" aria-hidden="true"><span></span><span class="ticks">${ticksOf(span).map(ms => html`<i style=${{ left: `${(ms / span) * 100}%` }}>${tickText(ms)}</i>`)}</span></div>
     <ol>${rows.map((row, i) => html`<li class=${`${row.kind} ${row.tone}`}>
       <span class="name" title=${row.label}>${row.label}</span>
       <button class="track" aria-label=${`${row.label}: ${row.detail}, ${row.open ? 'still open' : duration(row.to - row.from)}`} onClick=${() => setChosen(chosen === i ? null : i)}>

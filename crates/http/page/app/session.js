@@ -3,7 +3,7 @@ import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from './h
 import { api, request } from './api.js';
 import { Conversation } from './conversation.js';
 import { Windowed } from './transcript.js';
-import { Message, transcriptItems, save } from './message.js';
+import { Message, TranscriptItems, save } from './message.js';
 import { Composer } from './composer.js';
 import { sentTexts } from './drafts.js';
 import { PlanLine } from './plan.js';
@@ -23,7 +23,7 @@ export function SessionView({ id, tab, message }) {
   useEffect(() => { conversation.start(); return () => conversation.close(); }, [conversation]);
   const session = conversation.session.value;
   useLayoutEffect(() => { if (session) document.querySelector('main')?.focus({ preventScroll: true }); }, [session?.sessionId]);
-  if (conversation.error.value && !session) return html`<div class="view"><${Empty} title=${conversation.error.value.code === 'not_found' ? 'There is no such session' : 'The session cannot be read'}>${conversation.error.value.code === 'not_found' ? html`<p>It may have been deleted, or belongs to somebody who has not shared it.</p>` : html`<${Problem} error=${conversation.error.value} />`}<a class="button" href="#/">Back to the board</a></${Empty}></div>`;
+  if (conversation.error.value && !session) return html`<div class="view"><${Empty} title=${conversation.error.value.code === 'not_found' ? 'There is no such session' : 'The session cannot be read'}>${conversation.error.value.code === 'not_found' ? html`<p>It was deleted, or belongs to somebody who has not shared it.</p>` : html`<${Problem} error=${conversation.error.value} />`}<a class="button" href="#/">Back to the board</a></${Empty}></div>`;
   if (!session) return html`<${Loading} what="Reading the session" />`;
   return html`<div class="session" key=${id}>
     <${Header} conversation=${conversation} tab=${tab} />
@@ -63,9 +63,9 @@ function Header({ conversation, tab }) {
         mayWrite.value && { label: session.pinned ? 'Unpin' : 'Pin', run: () => pin(conversation) },
         { label: 'Copy link', run: () => copy(`${location.origin}${location.pathname}#/s/${session.sessionId}`, 'Link') },
         { label: 'Copy id', run: () => copy(session.sessionId, 'Id') },
-        { label: 'Export as a file', run: () => exportSession(session) },
-        write && { label: session.status === 'archived' ? 'Bring back from the archive' : 'Archive', run: () => change({ status: session.status === 'archived' ? 'open' : 'archived' }, session.status === 'archived' ? 'Brought back' : 'Archived') },
-        write && session.status !== 'closed' && { label: 'Close to new work', run: () => change({ status: 'closed' }, 'Closed') },
+        { label: 'Export', run: () => exportSession(session) },
+        write && { label: session.status === 'archived' ? 'Unarchive' : 'Archive', run: () => change({ status: session.status === 'archived' ? 'open' : 'archived' }, session.status === 'archived' ? 'Unarchived' : 'Archived') },
+        write && session.status !== 'closed' && { label: 'Close (no new prompts)', run: () => change({ status: 'closed' }, 'Closed') },
         write && { label: 'Delete…', danger: true, run: () => setDeleting(true) },
       ]} />
     </div>
@@ -103,7 +103,8 @@ function Chat({ conversation, target }) {
   const handle = useRef();
   const field = useRef();
   const [atEnd, setAtEnd] = useState(true);
-  const items = useMemo(() => transcriptItems(conversation.messages.value, conversation.open.value), [conversation.messages.value, conversation.open.value]);
+  const transcript = useMemo(() => new TranscriptItems(), [conversation]);
+  const items = useMemo(() => transcript.update(conversation.messages.value, conversation.open.value), [conversation.messages.value, conversation.open.value]);
   useEffect(() => { handle.current?.onState(setAtEnd); }, []);
   conversation.isAtEnd = atEnd;
   useEffect(() => {
@@ -152,7 +153,7 @@ function Chat({ conversation, target }) {
     ${!items.length && !live && html`<p class="nothing">Nothing has been said yet.</p>`}
     ${!atEnd && html`<button class="to-end" aria-label="Go to the end" onClick=${() => handle.current.toEnd()}><${Icon} name="down" /></button>`}
     <div class="below"><${PlanLine} run=${run} /><${RunStrip} conversation=${conversation} />
-      ${isOwn ? html`<${Composer} session=${session} busy=${live} field=${field} onSent=${() => handle.current.toEnd()} />`
+      ${isOwn ? html`<${Composer} session=${session} busy=${live} asks=${isWaiting(run?.status)} field=${field} onSent=${() => handle.current.toEnd()} />`
         : mayWrite.value && html`<div class="composer closed"><p class="note">This session belongs to ${session.ownerId}. You may read it, and go on in a fork of your own.</p>${items.length > 0 && html`<button onClick=${() => fork(conversation.messages.value.at(-1))}>Fork</button>`}</div>`}</div>
   </div>`;
 }

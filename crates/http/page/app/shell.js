@@ -32,7 +32,7 @@ export function Shell() {
     <a class="skip" href="#main" onClick=${e => { e.preventDefault(); document.querySelector('main').focus(); }}>Skip to the content</a>
     <${Side} view=${view} id=${id} />
     <div class="stage"><${Banner} />
-      <main id="main" tabindex="0">${view === 'session' ? html`<${SessionView} key=${id} id=${id} tab=${tab} message=${message} />`
+      <main id="main" tabindex="0" class=${view === 'session' ? 'fills' : undefined}>${view === 'session' ? html`<${SessionView} key=${id} id=${id} tab=${tab} message=${message} />`
         : view === 'run' ? html`<${RunView} key=${id} id=${id} />`
         : view === 'inbox' ? html`<${Inbox} />` : view === 'agents' ? html`<${Agents} />` : view === 'usage' ? html`<${Usage} />` : view === 'settings' ? html`<${Settings} />` : html`<${Board} />`}</main></div>
     ${overlay.value === 'palette' && html`<${Palette} />`}${overlay.value === 'keys' && html`<${KeySheet} />`}${overlay.value === 'new' && mayWrite.value && html`<${NewSession} />`}
@@ -65,7 +65,7 @@ function Connection() {
 function Banner() {
   const { state, sinceMs } = connection.value;
   const failure = storeFailure.value;
-  return html`${state === 'lost' && html`<div class="banner" role="alert">No connection since ${timeOfDay(sinceMs)}. This is what was known then; it goes on from there when the server answers. <button onClick=${wake}>Try now</button></div>`}
+  return html`${state === 'lost' && html`<div class="banner" role="alert">No connection since ${timeOfDay(sinceMs)}. The page shows what was known then, and catches up when the server answers. <button onClick=${wake}>Try now</button></div>`}
     ${failure && html`<div class="banner bad" role="alert">Nothing can be stored: ${failure.message} <code>${failure.code}</code></div>`}`;
 }
 

@@ -1,7 +1,7 @@
 // State that all views share: the reader, the route, the sessions, the connection.
 import { signal, computed, batch } from './h.js';
 import { api, pages, paths, reportSignedOut } from './api.js';
-import { isBroken, isLive, isWaiting, textOf, lastLine } from './format.js';
+import { isBroken, isLive, isWaiting, textOf, lastLine, unmarked } from './format.js';
 import { subscribe } from './streams.js';
 
 export const route = signal(parseRoute());
@@ -104,7 +104,7 @@ function cardOf({ latestRun, card, ...session }, known) {
   const run = card.activeRun || latestRun;
   const { kind, ...last } = card.last || {};
   // While a run works, its own last line is newer than the last message of the path.
-  const line = (run && isLive(run.status) && known?.run?.runId === run.runId && known.line) || (kind ? last : null);
+  const line = (run && isLive(run.status) && known?.run?.runId === run.runId && known.line) || (kind ? { ...last, ...(last.text && { text: unmarked(last.text) }) } : null);
   const isQueued = Boolean(card.activeRun) && latestRun?.status === 'queued';
   return { session: { ...session, prompt: card.prompt }, run, line, usage: card.usage, isQueued };
 }

@@ -18,6 +18,18 @@ export function timeline({ run, attempts, steps, events }, now = Date.now()) {
   return { rows: rows.slice(0, 300), from, to };
 }
 
+const SECOND = 1000;
+const MINUTE = 60 * SECOND;
+const STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500, SECOND, 2 * SECOND, 5 * SECOND, 10 * SECOND, 20 * SECOND, 30 * SECOND, MINUTE, 2 * MINUTE, 5 * MINUTE, 10 * MINUTE, 20 * MINUTE, 30 * MINUTE];
+const MAX_TICKS = 5;
+
+/** Round times for the axis of a timeline that is `span` milliseconds long. */
+export function ticksOf(span) {
+  const hour = 60 * MINUTE;
+  const step = STEPS.find(ms => span / ms <= MAX_TICKS) ?? Math.ceil(span / MAX_TICKS / hour) * hour;
+  return Array.from({ length: Math.floor(span / step) + 1 }, (_, i) => i * step);
+}
+
 const ORDER = ['attempt', 'step', 'tool', 'wait'];
 
 function stretches(events, now) {

@@ -26,7 +26,9 @@ export function Windowed({ items, keyOf, render, version, onTop, label, handle, 
     me.range = first < 0 ? [0, 0] : [first, first + me.range[1] - me.range[0]];
     me.items = items;
     forgetHeights(me.heights, items, keyOf);
-    me.offsets = offsets(items, keyOf, me.heights);
+    me.offsets = new Float64Array(items.length + 1);
+    me.sizes = Float64Array.from(items, item => me.heights.get(keyOf(item)) ?? ESTIMATE);
+    addUp(me.offsets, me.sizes, 0);
   }
 
   const measureRange = (margin = MARGIN) => {
@@ -51,7 +53,8 @@ export function Windowed({ items, keyOf, render, version, onTop, label, handle, 
     const box = scroller.current;
     if (me.atEnd) { stayAtEnd(box); return; }
     if (!me.anchor) return;
-    const index = me.items.findIndex(item => keyOf(item) === me.anchor.key);
+    let index = me.items.indexOf(me.anchor.item);
+    if (index < 0) index = me.items.findIndex(item => keyOf(item) === keyOf(me.anchor.item));
     if (index < 0) return;
     const top = me.offsets[index] + me.anchor.inside;
     if (Math.abs(box.scrollTop - top) > 1) box.scrollTop = top;
@@ -63,8 +66,9 @@ export function Windowed({ items, keyOf, render, version, onTop, label, handle, 
     if (f !== me.range[0] || t !== me.range[1]) redraw(n => n + 1);
     me.onState?.(me.atEnd);
   };
+  const plan = () => { me.frame ||= requestAnimationFrame(() => me.look()); };
   // The rest of the range is drawn in the next frames.
-  useEffect(() => { if (!me.atEnd && me.range.join() !== measureRange().join()) me.frame ||= requestAnimationFrame(() => me.look()); });
+  useEffect(() => { if (!me.atEnd && me.range.join() !== measureRange().join()) plan(); });
 
   useEffect(() => {
     const box = scroller.current;
@@ -75,12 +79,12 @@ export function Windowed({ items, keyOf, render, version, onTop, label, handle, 
       me.top = box.scrollTop;
       const index = find(me.offsets, box.scrollTop);
       const item = me.items[index];
-      me.anchor = item ? { key: keyOf(item), inside: box.scrollTop - me.offsets[index] } : null;
+      me.anchor = item ? { item, inside: box.scrollTop - me.offsets[index] } : null;
       if (box.scrollTop < 600) me.onTop?.();
-      me.frame ||= requestAnimationFrame(() => me.look());
+      plan();
     };
     me.observer = new ResizeObserver(entries => {
-      let above = false;
+      let changed = false;
       for (const { target, borderBoxSize } of entries) {
         // An element that was removed reports the height 0: what was measured stays.
         if (!target.isConnected) { me.observer.unobserve(target); continue; }
@@ -89,13 +93,19 @@ export function Windowed({ items, keyOf, render, version, onTop, label, handle, 
         const height = borderBoxSize[0].blockSize;
         if (Math.abs((me.heights.get(key) ?? -1) - height) < 0.5) continue;
         me.heights.set(key, height);
-        above = true;
+        changed = true;
       }
-      if (above) me.offsets = offsets(me.items, keyOf, me.heights);
-      if (me.atEnd) stayAtEnd(box);
-      else if (above) settle();
-      const [f, t] = me.atEnd ? me.range : measureRange();
-      if (f !== me.range[0] || t !== me.range[1]) redraw(n => n + 1);
+      if (changed) {
+        const [first, last] = me.range;
+        for (let i = first; i < last; i++) me.sizes[i] = me.heights.get(keyOf(me.items[i])) ?? ESTIMATE;
+        addUp(me.offsets, me.sizes, first);
+      }
+      if (me.atEnd) { stayAtEnd(box); return; }
+      if (changed) settle();
+      // Items that are lower than estimated leave a gap, which is filled before it is seen. The rest has time.
+      const [first, last] = measureRange(EDGE);
+      if (first < me.range[0] || last > me.range[1]) redraw(n => n + 1);
+      else plan();
     });
     me.observer.observe(box);
     for (const element of box.querySelectorAll('[data-key]')) me.observer.observe(element);
@@ -111,7 +121,7 @@ export function Windowed({ items, keyOf, render, version, onTop, label, handle, 
         const index = me.items.findIndex(item => keyOf(item) === key);
         if (index < 0) return false;
         me.atEnd = false;
-        me.anchor = { key, inside: -24 };
+        me.anchor = { item: me.items[index], inside: -24 };
         scroller.current.scrollTop = me.offsets[index] - 24;
         redraw(n => n + 1);
         return true;
@@ -146,10 +156,9 @@ function forgetHeights(heights, items, keyOf) {
   for (const key of heights.keys()) if (!keys.has(key)) heights.delete(key);
 }
 
-function offsets(items, keyOf, heights) {
-  const out = new Float64Array(items.length + 1);
-  for (let i = 0; i < items.length; i++) out[i + 1] = out[i] + (heights.get(keyOf(items[i])) ?? ESTIMATE);
-  return out;
+/** Makes `offsets` the sums of `sizes`, from an index on. */
+function addUp(offsets, sizes, from) {
+  for (let i = from; i < sizes.length; i++) offsets[i + 1] = offsets[i] + sizes[i];
 }
 
 /** The next range on the way from `present` to `wanted`. It holds what is `visible`, and a few more items than before. */

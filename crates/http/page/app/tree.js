@@ -166,6 +166,6 @@ function Compare({ rows, left, right, onClose }) {
   const b = pathTo(right);
   let shared = 0;
   while (shared < a.length && shared < b.length && a[shared] === b[shared]) shared++;
-  const column = path => html`<div class="compare-column">${path.slice(shared).map(r => html`<div class=${`compare-message ${r.node.role}`}><b>${r.node.role === 'user' ? 'You' : 'Agent'}</b><${Markdown} text=${textOf(r.node) || labelOf(r.node)} /></div>`)}${path.length === shared && html`<p class="note">Ends where they part.</p>`}</div>`;
-  return html`<h2>Compared</h2><p class="note">${shared === 1 ? 'One shared message' : `${shared} shared messages`} above; from there, first the marked one, then the chosen one. <button class="ghost" onClick=${onClose}>Close</button></p><div class="compare">${column(a)}${column(b)}</div>`;
+  const column = path => html`<div class="compare-column">${path.slice(shared).map(r => html`<div class=${`compare-message ${r.node.role}`}><b>${r.node.role === 'user' ? 'You' : 'Agent'}</b><${Markdown} text=${textOf(r.node) || labelOf(r.node)} /></div>`)}${path.length === shared && html`<p class="note">This branch ends here.</p>`}</div>`;
+  return html`<h2>Comparison</h2><p class="note">The two branches share ${shared === 1 ? 'one message' : `${shared} messages`}. Shown from there: first the marked branch, then the chosen one. <button class="ghost" onClick=${onClose}>Close</button></p><div class="compare">${column(a)}${column(b)}</div>`;
 }

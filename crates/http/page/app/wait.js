@@ -46,7 +46,7 @@ export function Request({ wait, base }) {
     ${diffs.map(diff => html`<${Diff} diff=${diff} base=${base} />`)}
     ${call?.input != null && !command && diffs.length === 0 && html`<pre tabindex="0"><code>${JSON.stringify(call.input, null, 2)}</code></pre>`}
     ${call?.truncated && html`<p class="note">The request is longer than what is kept: parts of it are not shown.</p>`}
-    ${call && html`<p class="note">This is the agent’s own description. The sandbox applies whatever it says.</p>`}
+    ${call && html`<p class="note">The agent describes the call itself. Its sandbox limits what it can really do.</p>`}
   </div>`;
 }
 

@@ -8,6 +8,17 @@ import { api, client, run, settled, signedIn, textIn, until, withServer } from '
 const cardOf = (page, title) => page.locator('.card', { has: page.locator('.title', { hasText: title }) });
 
 export default {
+  async 'a card shows its last line without marks, and says that it is a fork'({ page, show }) {
+    const title = `Marked at ${Date.now()}`;
+    const { sessionId } = await run('say **Two** files: `deep_input` passes', title);
+    const { items } = await api('GET', `/v1/sessions/${sessionId}/messages?limit=10`);
+    await api('POST', `/v1/sessions/${sessionId}/fork`, { messageId: items.at(-1).messageId });
+    await show('/');
+    const cards = cardOf(page, title);
+    await until(async () => await cards.count() === 2);
+    assert.equal((await cards.locator('.line').allTextContents())[0], 'Two files: deep_input passes');
+    assert.deepEqual((await cards.locator('.where').allTextContents()).sort(), ['fork · script', 'script']);
+  },
   async 'an empty board shows three commands, and runs the demo'({ page: unused }) {
     await unused.close();
     await withServer({}, async ({ url, token }) => {
@@ -51,10 +62,10 @@ export default {
     await show('/');
     await cardOf(page, 'Waits behind a filter').waitFor();
     await page.fill('.field.search input', 'behind a filter');
-    await textIn(page, '.column.busy', 'None that fits the filter');
+    await textIn(page, '.column.busy', 'None matches the filter');
     await page.fill('.field.search input', 'no session has these words');
-    await textIn(page, '.empty', 'No session fits the filter');
-    assert.ok(!(await page.textContent('main')).includes('Nobody waits for you'), 'somebody waits');
+    await textIn(page, '.empty', 'No session matches the filter');
+    assert.ok(!(await page.textContent('main')).includes('Nothing needs you'), 'somebody waits');
     await page.click('text=Show all sessions');
     await cardOf(page, 'Waits behind a filter').waitFor();
   },

@@ -34,6 +34,8 @@ for (const [name, test] of Object.entries(TESTS).filter(([name]) => name.include
     failed++;
     console.log(`FAIL ${name}\n${error.stack}`);
   }
+  // An answer that a test still changes ends with the test.
+  for (const page of visitor.context.pages()) await page.unrouteAll({ behavior: 'ignoreErrors' });
   await visitor.context.close();
 }
 await browser.close();

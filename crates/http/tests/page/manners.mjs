@@ -114,6 +114,14 @@ export default {
     await isAt('#/usage');
     assert.equal(await page.locator('dialog[open]').count(), 0);
   },
+  async 'at the width of a phone the count of the inbox leaves its icon visible'({ page, show }) {
+    await page.setViewportSize({ width: 390, height: 844 });
+    await run('ask Seen?', 'Counted', 5);
+    await show('/');
+    await page.waitForSelector('.nav .badge');
+    const [icon, badge] = await Promise.all(['.nav li:has(.badge) .icon', '.nav .badge'].map(part => page.locator(part).boundingBox()));
+    assert.ok(badge.x >= icon.x + icon.width / 2, `the icon begins at ${icon.x}, the count at ${badge.x}`);
+  },
   async 'at the width of a phone a question is answered'({ page, show }) {
     await page.setViewportSize({ width: 390, height: 844 });
     const { sessionId } = await run('say a long line of text that has to be broken somewhere; ask On a phone?; say thanks', 'Phone', 5);

@@ -57,6 +57,7 @@ async function seed() {
   note('reading', await run(said(FINDINGS), 'Why is the start slow?', 10, { adapter: 'agent', ...cwd }));
   note('failed', await run('say Calling the model.\nfail the provider answers 529: overloaded', 'Summarize yesterday’s incidents', 10));
   note('asks', await run('say I can ship it today or wait for the review.\nask Ship the release today, or wait for the review of the migration?', 'Ship release 1.4', 10));
+  note('long', await run('say I looked.\nask Shall I delete /home/someone/projects/a-long-folder-name/with/many/parts/and-a-file-with-a-long-name.tar.gz, or keep it for the time being?', 'Investigate the-branch-with-a-name-without-spaces and everything else that could have gone wrong in the release of last Thursday', 10));
   note('approve', await run('say The invoice of the printer is due.; approve Shall I pay 42.00 EUR to Druckerei Meyer?; say Paid.', 'Pay the invoice', 10));
   note('diff', await run(`${said('I found the place in the notes.')}; ask edit /root/notes/parser.md; ${said('Done.')}`, 'Rewrite the notes of the parser', 10, { adapter: 'agent', ...cwd }));
   note('changes', await run(`${said('I read the parser first. ')}; ${edit('/root/src/parser.rs', BEFORE, AFTER, 'e1')}; ${edit('/root/src/stack.rs', null, 'pub struct Stack(Vec<Frame>);\n', 'e2')}; ${said('Both are done: the loop, and a stack of its own.')}`, 'Loop instead of recursion', 10, { adapter: 'agent', ...cwd }));
@@ -102,7 +103,7 @@ function scenes(at) {
     ['session-feedback', at.done.s, async page => { await page.hover('.message.assistant >> nth=-1'); await page.click('[aria-label="Bad answer"]'); }],
     ['session-edit', at.reading.s, async page => { await page.hover('.message.user'); await page.click('[aria-label="Edit and send again"]'); }],
     ['session-menu', at.reading.s, page => page.click('[aria-label="Actions of the session"]')],
-    ['session-failed', at.failed.s], ['session-asks', at.asks.s], ['session-approve', at.approve.s], ['session-diff', at.diff.s],
+    ['session-failed', at.failed.s], ['session-asks', at.asks.s], ['session-long', at.long.s], ['run-long', at.long.r], ['session-approve', at.approve.s], ['session-diff', at.diff.s],
     ['session-diff-reason', at.approve.s, page => page.click('text=Deny with a reason')],
     ['session-working', at.working.s], ['session-queued', at.queued.s], ['session-plan', at.native.s, page => page.click('.plan-line > summary')],
     ['tree', `${at.tree.s}/tree`],

@@ -9,7 +9,37 @@ const stop = runId => api('POST', `/v1/runs/${runId}/cancel`, undefined, { Prefe
 /** Waits until the end of an answer is drawn. */
 const drawn = (page, end) => page.waitForFunction(text => document.querySelector('.message.assistant .markdown')?.textContent.trimEnd().endsWith(text), end);
 
+// Markdown, and the elements that it becomes.
+const ELEMENTS = [
+  ['# A *b*\n\nc  \nd ~~e~~ `f<g>`', '<h1>A <em>b</em></h1><p>c<br>d <del>e</del> <code>f&lt;g&gt;</code></p>'],
+  ['- [x] a\n- [ ] **b**\n  1. c', '<ul><li><input type="checkbox" disabled="" aria-label="done"> a</li><li><input type="checkbox" disabled="" aria-label="open"> <strong>b</strong><ol><li>c</li></ol></li></ul>'],
+  ['3. a\n\n4. b', '<ol start="3"><li><p>a</p></li><li><p>b</p></li></ol>'],
+  ['```rust\nlet a = "&amp;";\n```\n\n> q\n\n***', '<pre tabindex="0"><code>let a = "&amp;amp;";\n</code></pre><blockquote><p>q</p></blockquote><hr>'],
+  ['| a | b |\n|---|--:|\n| 1 | **2** |', '<div class="table-frame" tabindex="0" role="region" aria-label="Table"><table><thead><tr><th>a</th><th align="right">b</th></tr></thead><tbody><tr><td>1</td><td align="right"><strong>2</strong></td></tr></tbody></table></div>'],
+  // References are characters, in text but not in code; HTML is text.
+  ['&copy; &lt;b&gt; &#65; &nothing; `&copy;` <b>x</b>', '<p>© &lt;b&gt; A &amp;nothing; <code>&amp;copy;</code> &lt;b&gt;x&lt;/b&gt;</p>'],
+  // A picture is a link to it, and within a link a part of its text. A relative link is its text.
+  ['![p](https://a.example/p.png) [![i](https://a.example/i.png)](https://b.example/?x=1&amp;y=2 "t") [r](/v1/keys)', `<p>${link('https://a.example/p.png', 'p')} ${link('https://b.example/?x=1&amp;y=2', 'i', 't')} r</p>`],
+];
+
+function link(href, text, title = href) {
+  return `<a href="${href}" target="_blank" rel="noopener noreferrer nofollow" title="${title}">${text}</a>`;
+}
+
 export default {
+  async 'markdown becomes elements'({ page, show }) {
+    await show('/');
+    await settled(page);
+    const made = await page.evaluate(async texts => {
+      const { fragment } = await import('/app/elements.js');
+      return texts.map(text => {
+        const place = document.createElement('div');
+        place.append(fragment(text));
+        return place.innerHTML;
+      });
+    }, ELEMENTS.map(([text]) => text));
+    assert.deepEqual(made, ELEMENTS.map(([, html]) => html));
+  },
   async 'a paragraph that grows without end is laid out in blocks of bounded size, and no word is lost'({ page, show }) {
     const { runId, sessionId } = await run(`stream 900 ${WORDS}\nsay THE END\nhang`, 'Long paragraph', 0);
     await show(`/s/${sessionId}`);

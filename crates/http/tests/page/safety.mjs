@@ -36,6 +36,14 @@ export default {
     assert.ok(faults.some(fault => /Content Security Policy/.test(fault)), faults.join('\n'));
     expectFaults(faults, /inline script.*Content Security Policy|Content Security Policy.*inline script/s);
   },
+  async 'a text that nests thousands of blocks is shown, and the page goes on'({ page, show }) {
+    for (const deep of ['>'.repeat(9000), '- '.repeat(5000), '['.repeat(9000)]) {
+      const { sessionId } = await run(`say ${deep} THE END`, 'Deep');
+      await show(`/s/${sessionId}`);
+      await textIn(page, '.message.assistant .markdown', 'THE END');
+      await page.waitForSelector('.strip');
+    }
+  },
   async 'an artifact with a hostile name is listed and previewed as text'({ page, show }) {
     const { runId, sessionId } = await run('say has an artifact', 'Artifact');
     const name = `${ATTACK}.txt`;

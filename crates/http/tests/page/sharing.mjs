@@ -24,7 +24,7 @@ export default {
     assert.equal(await page.locator('.composer textarea, .wait button, .strip button').count(), 0);
     await page.click('[aria-label="Actions of the session"]');
     const items = await page.locator('[role=menuitem]').allTextContents();
-    assert.deepEqual(items, ['Pin', 'Copy link', 'Copy id', 'Export as a file']);
+    assert.deepEqual(items, ['Pin', 'Copy link', 'Copy id', 'Export']);
     await page.keyboard.press('Escape');
     // Keys do nothing that buttons do not.
     await page.keyboard.press('s');

@@ -1,6 +1,7 @@
 // Usage, runs, long sessions, networks.
 import assert from 'node:assert/strict';
-import { api, run, settled, textIn } from './kit.mjs';
+import { execFileSync } from 'node:child_process';
+import { MAINSPRING, PAGE_URL, api, run, settled, textIn } from './kit.mjs';
 
 /** A session of `turns` prompts, each answered by `answers` messages, which another program has appended. */
 async function longSession(title, turns, answers) {
@@ -115,8 +116,63 @@ export default {
     assert.equal(hops.length, 3);
     assert.match(hops[0], /planner.*2\.0 s.*in sequence.*then left, right/s);
     assert.match(hops[1], /left.*right.*the routing model: two views/s);
-    assert.match(hops[2], /Nobody is left to call.*no rule holds/s);
+    assert.match(hops[2], /No agent is left to call.*no rule holds/s);
     assert.match(await page.locator('.route table').textContent(), /left.*unknown/s);
+  },
+  async 'messages that are scrolled below a pointer at rest get no buttons'({ page, show }) {
+    const { sessionId } = await longSession('Scrolled', 2, 60);
+    await show(`/s/${sessionId}`);
+    await page.waitForSelector('.message.inner');
+    await settled(page);
+    const middle = await page.locator('.message.inner >> nth=-2').boundingBox();
+    const at = { x: middle.x + 80, y: middle.y + middle.height / 2 };
+    await page.mouse.move(at.x, at.y);
+    await page.waitForSelector('.message.inner .message-foot');
+    const seen = await page.evaluate(() => [...document.querySelectorAll('.message.inner .message-foot')].map(foot => foot.parentElement.id));
+    for (let i = 0; i < 5; i++) {
+      const top = await page.evaluate(() => document.querySelector('.scroller').scrollTop);
+      await page.mouse.wheel(0, -300);
+      await page.waitForFunction(before => document.querySelector('.scroller').scrollTop < before, top);
+    }
+    await settled(page);
+    const added = await page.evaluate(known => [...document.querySelectorAll('.message.inner .message-foot')].filter(foot => !known.includes(foot.parentElement.id)).length, seen);
+    assert.equal(added, 0);
+    await page.mouse.move(at.x, at.y - 120, { steps: 12 });
+    await page.waitForFunction(known => [...document.querySelectorAll('.message.inner .message-foot')].some(foot => !known.includes(foot.parentElement.id)), seen);
+  },
+  async 'the axis of a timeline has round times, each once'({ page, show }) {
+    await show('/');
+    const axes = await page.evaluate(async () => {
+      const { ticksOf } = await import('/app/timeline.js');
+      return [3, 8, 41600, 204000, 20 * 3600000].map(ticksOf);
+    });
+    const [second, minute, hour] = [1000, 60000, 3600000];
+    assert.deepEqual(axes, [[0, 1, 2, 3], [0, 2, 4, 6, 8], [0, 1, 2, 3, 4].map(n => n * 10 * second), [0, 1, 2, 3].map(n => n * minute), [0, 1, 2, 3, 4, 5].map(n => n * 4 * hour)]);
+    const { runId } = await run('say short', 'Axis');
+    await show(`/r/${runId}`);
+    await page.waitForSelector('.axis i');
+    const texts = await page.locator('.axis i').allTextContents();
+    assert.equal(new Set(texts).size, texts.length, texts.join());
+  },
+  async 'the commands that the page names exist'({ page, context, show }) {
+    const commands = new Set();
+    const collect = async on => {
+      for (const text of await on.locator('code').allTextContents()) if (/^mainspring [a-z]/.test(text)) commands.add(/^mainspring((?: [a-z]+)+)/.exec(text)[1].trim());
+    };
+    await show('/agents');
+    await page.waitForSelector('.agents code');
+    await collect(page);
+    await page.keyboard.press('n');
+    await page.click('dialog .choice:has-text("native")');
+    await page.waitForSelector('dialog code:has-text("auth")');
+    await collect(page);
+    const stranger = await context.browser().newPage();
+    await stranger.goto(PAGE_URL);
+    await stranger.waitForSelector('.sign-in code');
+    await collect(stranger);
+    await stranger.close();
+    assert.ok(commands.size >= 4, [...commands].join());
+    for (const command of commands) assert.ok(execFileSync(MAINSPRING, [...command.split(' '), '--help']).length, command);
   },
   async 'the timeline of a long run is read on a phone, and its prompt leads to the conversation'({ page, show }) {
     await page.setViewportSize({ width: 390, height: 844 });
