@@ -139,7 +139,7 @@ async function inMemory(run, model) {
 /** Runs the benchmark of mainspring, and returns the times of a step: all of it, and without its commits. */
 function benchmark() {
   const lines = execFileSync(bench, ["--markdown", "network"], { encoding: "utf8", stdio: ["ignore", "pipe", "ignore"] });
-  return [/a network of five steps, in memory, per step \| ([\d.]+) ms/, /commits, in memory \| ([\d.]+) ms/].map(
+  return [/a network of five steps, in memory, per step\s*\| ([\d.]+) ms/, /commits, in memory\s*\| ([\d.]+) ms/].map(
     (pattern) => Number(lines.match(pattern)[1]),
   );
 }
