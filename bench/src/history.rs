@@ -53,6 +53,7 @@ impl Builder {
             metadata: json!({}),
             rules: vec![],
             tools: vec![],
+            labels: vec![],
             idle_unload_ms: None,
             tip: None,
             tip_message: None,

@@ -172,7 +172,7 @@ impl Conversation<'_, '_> {
                 LineInput::Interrupted | LineInput::Ended => break,
             };
             warned = false;
-            match self.execute_line(&line).await {
+            match Box::pin(self.execute_line(&line)).await {
                 Ok(None) => {}
                 Ok(Some(TurnEnd::RunEnded(turn))) => exit = turn,
                 Ok(Some(TurnEnd::Leave(Exit::Done))) => break,

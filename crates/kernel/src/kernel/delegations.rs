@@ -395,22 +395,7 @@ impl Kernel {
             ));
         }
         let given = &request.session.new;
-        let new = NewSession {
-            surface_kind: Some(given.surface_kind.clone().unwrap_or_else(|| DELEGATED_SURFACE_KIND.into())),
-            adapter: Some(given.adapter.as_ref().unwrap_or(&parent.adapter).clone()),
-            cwd: given.cwd.clone().or(parent.options.cwd.clone()).or(home.cwd),
-            agent_definition: given.agent_definition.clone().or_else(|| Some(parent_agent.clone())),
-            // Later runs of the child's session keep to the rules of the session that it was made in.
-            rules: home
-                .rules
-                .iter()
-                .chain(given.rules.iter().filter(|rule| !home.rules.contains(rule)))
-                .cloned()
-                .collect(),
-            // A child is executed where its parent is, also after its server has ended.
-            labels: merged_labels(&home.labels, &given.labels),
-            ..given.clone()
-        };
+        let new = child_session(parent, &home, &parent_agent, given);
         let (adapter, agent, own_cwd) = match request.session.id {
             Some(id) => {
                 let child = self.session_get(caller, &SessionRef::Id(id)).await?;
@@ -564,6 +549,22 @@ impl Kernel {
             false => None,
         };
         Ok((delegation, result))
+    }
+}
+
+/// The session of a child, if it is new: where the delegation says nothing, as the session of its parent.
+fn child_session(parent: &Run, home: &Session, parent_agent: &str, given: &NewSession) -> NewSession {
+    let added = given.rules.iter().filter(|rule| !home.rules.contains(rule));
+    NewSession {
+        surface_kind: Some(given.surface_kind.clone().unwrap_or_else(|| DELEGATED_SURFACE_KIND.into())),
+        adapter: Some(given.adapter.as_ref().unwrap_or(&parent.adapter).clone()),
+        cwd: given.cwd.clone().or_else(|| parent.options.cwd.clone()).or_else(|| home.cwd.clone()),
+        agent_definition: given.agent_definition.clone().or_else(|| Some(parent_agent.to_owned())),
+        // Later runs of the child's session keep to the rules of the session that it was made in.
+        rules: home.rules.iter().chain(added).cloned().collect(),
+        // A child is executed where its parent is, also after its server has ended.
+        labels: merged_labels(&home.labels, &given.labels),
+        ..given.clone()
     }
 }
 

@@ -169,8 +169,8 @@ impl Group {
     /// Makes an idle session at a server.
     async fn make_session(&self, at: usize, key: &str, prompt: &str) -> SessionId {
         let kernel = &self.servers[at].kernel;
-        let run = kernel.run_create(&self.me, RunRequest::text(key, prompt)).await.unwrap().run;
-        self.drive(kernel.run_wait_ended(&self.me, run.id)).await.unwrap();
+        let run = Box::pin(kernel.run_create(&self.me, RunRequest::text(key, prompt))).await.unwrap().run;
+        Box::pin(self.drive(kernel.run_wait_ended(&self.me, run.id))).await.unwrap();
         run.session
     }
 
@@ -359,7 +359,7 @@ async fn delegated_work_outlives_the_server_that_did_it() {
         group.servers[1].standby.leave().await.unwrap();
         group.servers[0].kernel.homes_recover().await.unwrap();
     };
-    let ((settled, _), ()) = group.drive(async { tokio::join!(made, takeover) }).await;
+    let ((settled, _), ()) = Box::pin(group.drive(async { tokio::join!(made, takeover) })).await;
     assert_eq!(settled.status, DelegationStatus::Failed, "its run is orphaned");
     assert_eq!(group.runs(session).await, 2);
     let child = group.servers[0].kernel.run_status(&group.me, settled.child_run).await.unwrap();
@@ -434,7 +434,7 @@ async fn waits_that_two_servers_begin_at_the_same_time_close_no_cycle() {
                 delegate(&there, continues(first.session, "say y"))
             )
         };
-        let outcomes: [Result<Delegated, Error>; 2] = group.drive(both).await.into();
+        let outcomes: [Result<Delegated, Error>; 2] = Box::pin(group.drive(both)).await.into();
         let refused: Vec<&Error> = outcomes.iter().filter_map(|outcome| outcome.as_ref().err()).collect();
         assert!(!refused.is_empty(), "both wait for each other in round {round}");
         assert!(refused.iter().all(|error| error.code() == "would_deadlock"), "{refused:?}");

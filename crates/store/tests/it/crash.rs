@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::oneshot;
+use tokio::task::JoinSet;
 
 use crate::cluster::{bin, psql, run_script};
 use crate::fixtures::*;
@@ -60,6 +61,7 @@ struct Proxied {
     folder: tempfile::TempDir,
     cut: Arc<Mutex<Option<Cut>>>,
     _script: std::process::Child,
+    _connections: JoinSet<()>,
 }
 
 impl Proxied {
@@ -70,10 +72,12 @@ impl Proxied {
         let listener = UnixListener::bind(folder.path().join(".s.PGSQL.5432")).unwrap();
         let cut = Arc::default();
         let (upstream, cuts) = (format!("{socket}/.s.PGSQL.5432"), Arc::clone(&cut));
-        tokio::spawn(async move {
+        let mut accepting = JoinSet::new();
+        accepting.spawn(async move {
+            let mut connections = JoinSet::new();
             while let Ok((client, _)) = listener.accept().await {
                 let (upstream, cuts) = (upstream.clone(), Arc::clone(&cuts));
-                tokio::spawn(async move {
+                connections.spawn(async move {
                     // The database may be down: the client's connection ends then.
                     if let Ok(database) = UnixStream::connect(upstream).await {
                         pass(client, database, &cuts).await;
@@ -81,7 +85,7 @@ impl Proxied {
                 });
             }
         });
-        Self { socket, folder, cut, _script: script }
+        Self { socket, folder, cut, _script: script, _connections: accepting }
     }
 
     /// Opens a store whose connections pass the proxy. It has one writer, whose transaction is the only one.
@@ -170,10 +174,9 @@ async fn crash_at_commit(
     let (reached, is_reached) = oneshot::channel();
     let (closes, close) = oneshot::channel();
     *database.cut.lock() = Some(Cut::Before { reached, close });
-    let committing = tokio::spawn({
-        let store = Arc::clone(store);
-        async move { store.commit(commit).await }
-    });
+    let mut committing = JoinSet::new();
+    let writer = Arc::clone(store);
+    committing.spawn(async move { writer.commit(commit).await });
     is_reached.await.unwrap();
     let lost = "SELECT backend_xid FROM pg_stat_activity WHERE backend_xid IS NOT NULL";
     let lost: u64 = database.sql(lost).parse().unwrap();
@@ -191,7 +194,7 @@ async fn crash_at_commit(
         },
     };
     closes.send(()).unwrap();
-    let answer = committing.await.unwrap();
+    let answer = committing.join_next().await.unwrap().unwrap();
     is_lost.then_some(answer)
 }
 
