@@ -1,6 +1,7 @@
 //! Kernels that share a PostgreSQL: an agent of one reaches sessions of another.
 
 use std::collections::HashMap;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -133,7 +134,10 @@ impl Group {
     }
 
     /// Does `what` while both kernels hear of what the other writes, and time passes.
-    async fn drive<T>(&self, what: impl Future<Output = T>) -> T {
+    fn drive<'a, T: 'a>(
+        &'a self,
+        what: impl Future<Output = T> + 'a,
+    ) -> Pin<Box<dyn Future<Output = T> + 'a>> {
         let turn = async {
             loop {
                 for server in &self.servers {
@@ -150,7 +154,7 @@ impl Group {
                 () = turn => unreachable!(),
             }
         };
-        with_timeout(done).await
+        Box::pin(with_timeout(done))
     }
 
     /// Starts a run of the puppet in a session of a server.
