@@ -447,6 +447,10 @@ async fn waits_that_two_servers_begin_at_the_same_time_close_no_cycle() {
             group.servers[server].kernel.run_cancel(&group.me, run.id).await.unwrap();
             group.reaches(run.id, RunStatus::Cancelled).await;
         }
+        for made in outcomes.iter().flatten() {
+            // It holds the only worker until the note of its parent has come.
+            group.reaches(made.run.id, RunStatus::Cancelled).await;
+        }
     }
     // An announcement that is withdrawn leaves nothing behind.
     let (first, here) = group.start_run(0, "last-here").await;
