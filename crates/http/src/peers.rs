@@ -146,12 +146,12 @@ impl PeerClient {
             match response.status() {
                 StatusCode::OK => response.bytes().await.map_err(|_| not_answered()),
                 // It has not got to the kernel.
-                status
-                @ (StatusCode::FORBIDDEN | StatusCode::NOT_FOUND | StatusCode::SERVICE_UNAVAILABLE) => {
-                    Err(AskError::NotReached(format!(
-                        "the server at which the session has its home answers {status} to other servers"
-                    )))
-                }
+                status @ (StatusCode::BAD_REQUEST
+                | StatusCode::FORBIDDEN
+                | StatusCode::NOT_FOUND
+                | StatusCode::SERVICE_UNAVAILABLE) => Err(AskError::NotReached(format!(
+                    "the server at which the session has its home answers {status} to other servers"
+                ))),
                 _ => Err(not_answered()),
             }
         };

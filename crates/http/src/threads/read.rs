@@ -233,7 +233,8 @@ pub(super) async fn thread_search(
         let page = page(&http, &caller.caller, Scope::All, None, search.limit, search.page_token).await?;
         return Ok(caller.answer(&page));
     }
-    let before = search.page_token.map(|token| token.parse()).transpose();
+    let token = search.page_token.filter(|token| !token.is_empty());
+    let before = token.map(|token| token.parse()).transpose();
     let before =
         before.map_err(|_| Problem::invalid("page_token is not the next_token of an earlier page"))?;
     let query =

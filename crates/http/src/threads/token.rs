@@ -114,7 +114,8 @@ impl Token {
 
     /// The number of messages that the client holds.
     pub(super) fn held(&self) -> usize {
-        self.marks.first().map_or(0, |(count, _)| *count) + self.tail.len()
+        // A client can make up a token.
+        self.marks.first().map_or(0, |(count, _)| *count).saturating_add(self.tail.len())
     }
 
     /// Builds the delta from this token to `view`.

@@ -212,9 +212,13 @@ impl Shared {
         let node = place_again(Wish::of(&session), self.node, &servers);
         let node = node.filter(|node| *node != self.node);
         let node = node.ok_or_else(|| Error::NoServer(no_server(&session.labels, &servers)))?;
-        match self.store.home_assign(session.id, node).await? {
-            true => Err(Error::Elsewhere { node }),
-            false => Err(Error::Unavailable("the session changes its home at this moment; try again".into())),
+        if self.store.home_assign(session.id, node).await? {
+            return Err(Error::Elsewhere { node });
+        }
+        // Another process has made a process its home meanwhile, or that process was its home before.
+        match self.store.home_find(session.id).await?.filter(|home| *home != self.node) {
+            Some(node) => Err(Error::Elsewhere { node }),
+            None => Err(Error::Unavailable("the session changes its home at this moment; try again".into())),
         }
     }
 

@@ -140,6 +140,6 @@ async fn a_run_that_may_only_answer_cancels_nothing_but_its_children() {
     world.send(RunRequest { mode: Mode::Ask, ..puppet_request("asking", "go") }).await.unwrap();
     let execution = control.next().await;
     let refused = with_timeout(cancel(&execution, other)).await.unwrap_err();
-    assert!(refused.starts_with("forbidden: a run that may only answer"), "{refused}");
+    assert!(refused.starts_with("forbidden: a run in the mode `ask`"), "{refused}");
     assert_eq!(world.get(other).await.state.status(), RunStatus::Running);
 }
