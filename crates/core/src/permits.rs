@@ -35,7 +35,7 @@ impl PermitPool {
     pub const ALL: [Self; 2] = [Self::Workers, Self::InProcess];
 }
 
-/// What a server needs of a pool.
+/// The demand of a server for permits of a pool.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Demand {
     /// The most that it can use.
@@ -63,11 +63,11 @@ impl Demand {
 /// The block of a server, as the leader finds it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Block {
-    /// What the server needs; nothing if it cannot act any more.
+    /// The demand of the server; none if it cannot act any more.
     pub demand: Demand,
-    /// What the leader has granted it.
+    /// The permits that the leader has granted it.
     pub granted: usize,
-    /// What it may use at this moment.
+    /// The permits that it may use now.
     pub held: usize,
 }
 
@@ -97,7 +97,7 @@ pub fn grant(total: usize, blocks: &[Block]) -> Vec<usize> {
 fn targets(total: usize, blocks: &[Block]) -> Vec<usize> {
     let mut targets = vec![0; blocks.len()];
     let mut left = total;
-    // What each owner still needs, by server.
+    // The unmet demand of each owner, by server.
     let mut needs: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for (server, block) in blocks.iter().enumerate() {
         for (owner, runs) in &block.demand.owners {

@@ -190,7 +190,7 @@ pub(super) fn hops(headers: &HeaderMap, key: Option<&PeerKey>) -> Result<u8, Pro
     proven.ok_or_else(|| not_a_peer("the header Mainspring-Forwarded"))
 }
 
-/// What the proof of a forwarded request is for.
+/// The purpose that the proof of a forwarded request names.
 fn proof_of(hops: u8) -> String {
     format!("forwarded {hops}")
 }

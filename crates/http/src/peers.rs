@@ -22,7 +22,7 @@ use crate::{Problem, Servers};
 pub(super) const PATH: &str = "/cluster/requests";
 /// The header with the proof.
 const PROOF: HeaderName = HeaderName::from_static("mainspring-cluster-proof");
-/// What the proof of a request to a kernel is for.
+/// The purpose that the proof of a request to a kernel names.
 const HOME_REQUEST: &str = "home request";
 /// The longest time until a kernel has answered. A host may take as long as it likes.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(45);

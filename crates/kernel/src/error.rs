@@ -474,7 +474,7 @@ fn noun(resource: Resource) -> &'static str {
     }
 }
 
-/// What an owner can do that has reached its limit.
+/// The remedy for an owner that has reached its limit.
 fn remedy(resource: Resource) -> &'static str {
     match resource {
         Resource::QueuedPrompts => "wait until some of them have run",

@@ -5,6 +5,7 @@
 // It asserts nothing: the tests of the page are in the other files. SEEDED, which holds what an earlier run printed,
 // takes the pictures of the sessions that it made.
 import { mkdirSync } from 'node:fs';
+import { homedir } from 'node:os';
 import { join } from 'node:path';
 import { PAGE_URL, api, browser, run, settled, signedIn, until } from './kit.mjs';
 
@@ -52,15 +53,15 @@ const AFTER = BEFORE.replace('    let step_20 = parse(&input[20..])?;', '    // 
 async function seed() {
   const at = {};
   const note = (name, made) => { at[name] = { s: `/s/${made.sessionId}`, r: `/r/${made.runId}`, sessionId: made.sessionId }; };
-  const cwd = { options: { cwd: '/root' } };
+  const cwd = { options: { cwd: homedir() } };
   note('done', await run(ANSWER, 'Mend the parser: a deep input overflows the stack', 10));
   note('reading', await run(said(FINDINGS), 'Why is the start slow?', 10, { adapter: 'agent', ...cwd }));
   note('failed', await run('say Calling the model.\nfail the provider answers 529: overloaded', 'Summarize yesterday’s incidents', 10));
   note('asks', await run('say I can ship it today or wait for the review.\nask Ship the release today, or wait for the review of the migration?', 'Ship release 1.4', 10));
   note('long', await run('say I looked.\nask Shall I delete /home/someone/projects/a-long-folder-name/with/many/parts/and-a-file-with-a-long-name.tar.gz, or keep it for the time being?', 'Investigate the-branch-with-a-name-without-spaces and everything else that could have gone wrong in the release of last Thursday', 10));
   note('approve', await run('say The invoice of the printer is due.; approve Shall I pay 42.00 EUR to Druckerei Meyer?; say Paid.', 'Pay the invoice', 10));
-  note('diff', await run(`${said('I found the place in the notes.')}; ask edit /root/notes/parser.md; ${said('Done.')}`, 'Rewrite the notes of the parser', 10, { adapter: 'agent', ...cwd }));
-  note('changes', await run(`${said('I read the parser first. ')}; ${edit('/root/src/parser.rs', BEFORE, AFTER, 'e1')}; ${edit('/root/src/stack.rs', null, 'pub struct Stack(Vec<Frame>);\n', 'e2')}; ${said('Both are done: the loop, and a stack of its own.')}`, 'Loop instead of recursion', 10, { adapter: 'agent', ...cwd }));
+  note('diff', await run(`${said('I found the place in the notes.')}; ask edit ${homedir()}/notes/parser.md; ${said('Done.')}`, 'Rewrite the notes of the parser', 10, { adapter: 'agent', ...cwd }));
+  note('changes', await run(`${said('I read the parser first. ')}; ${edit(`${homedir()}/src/parser.rs`, BEFORE, AFTER, 'e1')}; ${edit(`${homedir()}/src/stack.rs`, null, 'pub struct Stack(Vec<Frame>);\n', 'e2')}; ${said('Both are done: the loop, and a stack of its own.')}`, 'Loop instead of recursion', 10, { adapter: 'agent', ...cwd }));
   note('working', await run('say Reading 214 files.; progress 118 of 214 files; tool echo {"folder":"crates/http"}; hang', 'Index the monorepo', 0));
   note('native', await run('say I look it up.\ntool plan_update {"tasks":[{"title":"Read the dump","status":"completed","conclusion":"A stack overflow"},{"title":"Find the input","status":"in_progress","subtasks":[{"title":"Bisect","done":true}]},{"title":"Write it down"}]}\nsay It is the parser.', 'Look into the crash of build 7', 20, { adapter: 'native', options: { model: 'scripted/any' } }));
   const branches = await run('vary A haiku of leaves | A haiku of rain | A haiku of snow', 'Three haikus', 10);

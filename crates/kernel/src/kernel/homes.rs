@@ -79,7 +79,7 @@ impl fmt::Debug for Homes {
     }
 }
 
-/// What is known of the sessions of other processes.
+/// Facts about the sessions of other processes.
 #[derive(Debug, Default)]
 pub(super) struct Elsewhere {
     /// The sessions that are on the board of this process, with their owners.

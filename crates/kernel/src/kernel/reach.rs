@@ -7,7 +7,7 @@
 //! reads the run in the store ◀── answer ────────────
 //! ```
 //!
-//! What follows travels through the store: notes between the sessions, and the state of the run for those who wait for it.
+//! The consequences travel through the store: notes between the sessions, and the state of the run for its waiters.
 //!
 //! A request is repeated until it is answered, at whichever kernel the session has its home by then. The kernel of the caller
 //! chooses the id of the run, and the actor of the session answers a repeated request with the run that it has accepted. So a

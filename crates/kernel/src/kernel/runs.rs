@@ -384,7 +384,7 @@ impl Kernel {
     }
 }
 
-/// What a run that is to be accepted comes from, besides its prompt.
+/// The origin of a run that is to be accepted, besides its prompt.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct RunOrigin<'a> {
     /// The delegation that the run is the child of.

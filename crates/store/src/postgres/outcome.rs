@@ -33,7 +33,7 @@ pub(super) struct Transaction {
     pub(super) trace: Trace,
 }
 
-/// What a transaction leaves behind if it is committed.
+/// The evidence that a committed transaction leaves.
 #[derive(Debug)]
 pub(super) enum Trace {
     /// An event that it writes.
@@ -42,7 +42,7 @@ pub(super) enum Trace {
     Row(String),
 }
 
-/// What became of a transaction.
+/// The outcome of a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
     Committed,

@@ -47,7 +47,7 @@ set -- $1
 echo "$2"
 "#;
 
-/// What happens to the next COMMIT.
+/// The fault at the next COMMIT.
 enum Cut {
     /// It does not reach the database. Its connection ends when the receiver gets a message.
     Before { reached: oneshot::Sender<()>, close: oneshot::Receiver<()> },

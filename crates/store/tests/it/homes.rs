@@ -222,7 +222,7 @@ async fn permits_of_all_servers_follow_the_demand_and_end_with_their_server() {
     assert_eq!((a.borrow().size, b.borrow().size), (1, 3));
     b.send_modify(|work| (work.used, work.size) = (2, 2));
     reaches(&a, 2).await;
-    // Those of a server that ends are given to the others, not before it has left.
+    // The permits of a server that ends are given to the others, not before it has left.
     refuse_renewals(&url, node(2));
     a.send_modify(|work| work.used = 2);
     let held = Mutex::new(vec![]);
