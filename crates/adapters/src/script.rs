@@ -91,8 +91,8 @@ struct Interpreter {
     ignores_cancel: bool,
     /// The endpoint of the run, once the script has opened it.
     relay: Option<(Attached, Endpoint)>,
-    /// The ends of tool calls that the next commit records: that of the next round of tools, or that of the attempt's
-    /// end. Nothing acts on the results before that commit.
+    /// The last round of tool calls, until it is recorded: before the script does anything else, or by the commit of the
+    /// attempt's end. Nothing acts on the results before that commit.
     pending: Vec<Record>,
 }
 
@@ -116,9 +116,7 @@ impl Interpreter {
         }
         for (index, command) in script.iter().enumerate().skip(start) {
             self.check_cancel()?;
-            if !matches!(command, Command::Tools(_)) {
-                self.record_pending().await?;
-            }
+            self.record_pending().await?;
             match command {
                 Command::Say(text) => self.stream_words(text)?,
                 Command::Vary(texts) => self.stream_words(self.pick_variant(texts))?,
@@ -149,21 +147,13 @@ impl Interpreter {
         Ok(End::succeeded())
     }
 
-    /// Makes `records` durable, after those that are pending. If that fails, the pending ones are left to the end.
-    async fn record(&mut self, records: Vec<Record>) -> Result<(), Interrupted> {
-        let mut all = self.pending.clone();
-        all.extend(records);
-        self.attempt.record(all).await?;
-        self.pending.clear();
-        Ok(())
-    }
-
-    /// Makes the pending records durable.
+    /// Makes the pending records durable. If that fails, they are left to the end.
     async fn record_pending(&mut self) -> Result<(), Interrupted> {
-        match self.pending.is_empty() {
-            true => Ok(()),
-            false => self.record(vec![]).await,
+        if !self.pending.is_empty() {
+            self.attempt.record(self.pending.clone()).await?;
+            self.pending.clear();
         }
+        Ok(())
     }
 
     /// Leaves the pending records to the commit that ends the attempt.
@@ -247,9 +237,9 @@ impl Interpreter {
         Err(Interrupted::Cancelled)
     }
 
-    /// Runs one round of tool calls. The calls are durable before the tools run. The outcomes are durable before the script
-    /// does anything else: they are left to the commit of the next round, or to that of the end, if one follows at once.
-    /// If some of the tools are the caller's, the attempt waits for them, holding the other results.
+    /// Runs one round of tool calls. The built-in tools are pure: running one again changes nothing, so a call need not be
+    /// durable before it runs, and is recorded together with its outcome. Both are durable before the script does anything
+    /// else. If some of the tools are the caller's, the attempt waits for them, holding the other results.
     async fn run_tools(&mut self, index: usize, calls: &[Call]) -> Result<Option<Executed>, Interrupted> {
         let client_tools: HashSet<&str> =
             calls.iter().filter(|call| self.is_client(call)).map(|call| call.name.as_str()).collect();
@@ -275,8 +265,7 @@ impl Interpreter {
             input: None,
             decided_by: None,
         }));
-        self.record(records).await?;
-        let (mut results, mut outcomes) = (vec![], vec![]);
+        let mut results = vec![];
         for (tool_use_id, call) in builtin {
             let outcome = tools::run(&call.name, &call.input);
             let is_error = outcome.is_err();
@@ -298,7 +287,7 @@ impl Interpreter {
                 is_error,
                 ..ClientResult::default()
             });
-            outcomes.push(record);
+            records.push(record);
         }
         let client_calls = self.with_ids(index, calls).filter(|(_, call)| is_client(call));
         let client_calls: Vec<ClientCall> = client_calls
@@ -310,13 +299,11 @@ impl Interpreter {
             })
             .collect();
         if client_calls.is_empty() {
-            outcomes.push(Record::ToolResults { blocks: self.result_blocks(index, calls, &results) });
-            self.pending = outcomes;
+            records.push(Record::ToolResults { blocks: self.result_blocks(index, calls, &results) });
+            self.pending = records;
             return Ok(None);
         }
-        if !outcomes.is_empty() {
-            self.attempt.record(outcomes).await?;
-        }
+        self.attempt.record(records).await?;
         let mut resume = self.resume_state(index);
         resume["askedAt"] = self.attempt.now().0.into();
         Ok(Some(Executed::Waiting(Ask { results, resume, ..Ask::calls(client_calls) })))

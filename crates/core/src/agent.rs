@@ -131,7 +131,7 @@ pub fn check_id(id: &str) -> Result<(), BadName> {
 }
 
 /// A reference to an agent: `ID@VERSION`, or `ID` for the latest version.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct AgentName {
     /// The agent's id.
     pub id: String,

@@ -45,6 +45,7 @@ mod inbox;
 mod lifetime;
 mod limits;
 mod patience;
+mod progress;
 mod queue;
 mod recover;
 mod retry;
@@ -55,7 +56,6 @@ mod status;
 mod steer;
 mod tree;
 mod tree_cache;
-mod written;
 use active::Active;
 pub(crate) use agent::AgentSetting;
 pub(crate) use append::Append;
@@ -64,11 +64,11 @@ pub(crate) use command::{Command, Input, Reply, Report, Signal};
 pub(crate) use data::StateWrite;
 pub(crate) use draft::check_size;
 use draft::{AttemptDraft, Draft, Hot, SessionDraft, Subject};
+pub(crate) use progress::{Progress, Written};
 pub(crate) use retry::Retry;
 use session::created;
 pub(crate) use session::{SessionSeed, new_loaded};
 pub(crate) use snapshot::Instant;
-pub(crate) use written::Written;
 
 /// A time later than any other.
 const NEVER: Time = Time(i64::MAX);
@@ -305,8 +305,6 @@ impl Actor {
             }
             Report::Ask { by, ask, holder } => self.ask(by, ask, holder).await,
             Report::Withdraw { by } => Box::pin(self.withdraw(by)).await,
-            Report::Head { by, reply } => drop(reply.send(self.head(by))),
-            Report::TakeWritten { by, reply } => drop(reply.send(self.take_written(by))),
             Report::StateWrite { by, write, reply } => {
                 drop(reply.send(Box::pin(self.state_write_by(by, *write)).await));
             }

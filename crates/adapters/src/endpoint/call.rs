@@ -137,7 +137,7 @@ async fn answer(shared: &Shared, attempt: &AttemptHandle, call: Call) -> String 
 
 /// Calls a control tool for the owner, the session and the run of the attempt.
 async fn control(shared: &Shared, attempt: &AttemptHandle, name: &str, input: Value) -> String {
-    let plane = match attempt.control().await {
+    let plane = match attempt.control() {
         Ok(plane) => plane,
         Err(HandleError::Revoked) => return error_answer("no_authority", "the run of this call has ended"),
         Err(HandleError::Kernel(error)) => return error_answer(error.code(), &error.to_string()),

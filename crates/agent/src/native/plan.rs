@@ -252,6 +252,10 @@ pub(super) async fn read_state(
     attempt: &AttemptHandle,
     scope: StateScope,
 ) -> Result<Map<String, Value>, Exit> {
+    if scope == StateScope::Run {
+        let entries = attempt.run_state(attempt.assignment().run.id).await?;
+        return Ok(entries.into_iter().map(|entry| (entry.key, entry.value)).collect());
+    }
     let mut all = Map::new();
     loop {
         let after = all.keys().next_back().cloned();

@@ -133,9 +133,9 @@ impl ToolContext {
     }
 
     /// Returns the operations of the control tools, on behalf of the session's owner.
-    pub(crate) async fn control(&self) -> Result<KernelPlane, ToolError> {
+    pub(crate) fn control(&self) -> Result<KernelPlane, ToolError> {
         // The round has decided about the call.
-        self.attempt.control_of_approved_call().await.map_err(|error| tool_error(&error))
+        self.attempt.control_of_approved_call().map_err(|error| tool_error(&error))
     }
 
     /// Stores `content` as an artifact of the run.

@@ -52,7 +52,7 @@ impl Tool for ControlTool {
 
     async fn call(&self, call: ToolCall) -> Result<String, ToolError> {
         let tools = ControlTools {
-            plane: &call.context.control().await?,
+            plane: &call.context.control()?,
             session: Some(call.session),
             run: Some(call.run),
             aliases: &HashMap::new(),

@@ -9,7 +9,7 @@ use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::cancel::Stop;
-use super::written::Written;
+use super::progress::ProgressWriter;
 use crate::adapter::{Ask, AskReply, Record};
 use crate::clock::{Clock, Moment};
 use crate::scheduler::Permit;
@@ -36,12 +36,13 @@ pub(super) struct Active {
     pub(super) at_end: Vec<Record>,
     /// True while a prompt waits to join the run; its adapter reads it.
     pub(super) steering: watch::Sender<bool>,
-    /// Messages and steps for an adapter that reads its path; none until it does, and when they are not known.
-    pub(super) written: Option<Box<Written>>,
+    /// The progress of the run, for the handles of the attempt.
+    pub(super) progress: ProgressWriter,
 }
 
 impl Active {
     pub(super) fn new(run: Arc<Run>, attempt: Attempt, prompt: Arc<Message>, clock: &Clock) -> Self {
+        let progress = ProgressWriter::new(&run);
         Self {
             run,
             attempt,
@@ -56,7 +57,7 @@ impl Active {
             has_output: false,
             at_end: vec![],
             steering: watch::Sender::new(false),
-            written: None,
+            progress,
         }
     }
 

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use mainspring_core::session::Command as SessionCommand;
 use mainspring_core::{
     Answer, Artifact, ArtifactId, AttemptId, Binding, Cursor, Decider, Delegation, DelegationId, Feedback,
-    Grant, GrantId, Message, MessageId, NewFeedback, Point, Position, Run, RunId, Session, StateOutcome,
-    Usage, WaitId,
+    Grant, GrantId, Message, MessageId, NewFeedback, Position, Run, RunId, Session, StateOutcome, Usage,
+    WaitId,
 };
 use tokio::sync::oneshot;
 
-use super::{AgentSetting, Append, BindingChange, Instant, Retry, SessionSeed, StateWrite, Written};
+use super::{AgentSetting, Append, BindingChange, Instant, Retry, SessionSeed, StateWrite};
 use crate::adapter::{Ask, AskReply, Death, Dispatch, Executed, HandleReply, Record};
 use crate::error::{CreateError, Error};
 use crate::kernel::{Accept, Accepted, CancelOutcome, Forking};
@@ -95,10 +95,6 @@ pub(crate) enum Report {
     Ask { by: AttemptId, ask: Ask, holder: AskReply },
     /// Withdraws questions of the attempt whose asker no longer waits.
     Withdraw { by: AttemptId },
-    /// Reads the end of the attempt's path.
-    Head { by: AttemptId, reply: HandleReply<Option<Point>> },
-    /// Reads the end of the attempt's path, and takes what the run has written since the last such report.
-    TakeWritten { by: AttemptId, reply: HandleReply<(Option<Point>, Option<Box<Written>>)> },
     /// Changes state of the session or of the attempt's run.
     StateWrite { by: AttemptId, write: Box<StateWrite>, reply: HandleReply<StateOutcome> },
     /// Adds an artifact whose bytes are stored.
@@ -131,8 +127,7 @@ impl Input {
                 command,
                 Command::Snapshot(_) | Command::Create(..) | Command::Open { .. } | Command::Close(_)
             ),
-            Self::Report(report) => !matches!(report, Report::Head { .. } | Report::TakeWritten { .. }),
-            Self::Signal(_) => true,
+            Self::Report(_) | Self::Signal(_) => true,
         }
     }
 

@@ -136,8 +136,8 @@ impl Actor {
             }
         }
         self.tree_cache.apply_rows(&commit.rows);
-        if let Some(active) = &mut self.active {
-            active.written = active.written.take().and_then(|written| written.with(&commit.rows));
+        if let Some(active) = &self.active {
+            active.progress.committed(&commit.rows);
         }
         self.hot = hot;
         self.stored = true;

@@ -7,10 +7,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use mainspring_core::run::{Command as RunCommand, Outcome};
-use mainspring_core::tree::before;
 use mainspring_core::{
-    ArtifactId, Attempt, AttemptId, BindingStatus, Failure, Message, MessageStatus, Point, Proof, Refusal,
-    Run, RunStatus, Usage, session,
+    ArtifactId, Attempt, AttemptId, BindingStatus, Failure, Message, MessageStatus, Proof, Refusal, Run,
+    RunStatus, Usage, session,
 };
 use tokio::task::AbortHandle;
 
@@ -135,6 +134,7 @@ impl Actor {
             ids: self.shared.ids.clone(),
             clock: self.shared.clock.clone(),
             steered: active.steering.subscribe(),
+            progress: active.progress.reader(),
         };
         let handle = AttemptHandle::new(assignment, parts);
         active.task = Some(self.execute(&active.run.adapter, handle));
@@ -194,12 +194,6 @@ impl Actor {
             return Err(HandleError::Revoked);
         }
         Ok(active)
-    }
-
-    /// Returns the end of the active run's path.
-    pub(super) fn head(&mut self, by: AttemptId) -> Result<Option<Point>, HandleError> {
-        let active = self.authority(by).ok_or(HandleError::Revoked)?;
-        Ok(active.run.pen.and_then(before))
     }
 
     /// Makes `records` durable.
@@ -266,7 +260,7 @@ impl Actor {
     pub(super) async fn executed(&mut self, by: AttemptId, executed: Result<Executed, String>) {
         let Some(active) = self.authority(by) else { return };
         active.task = None;
-        active.written = None;
+        active.progress.forget();
         if active.stop.is_killing() {
             let adapter = active.run.adapter.clone();
             self.kill_remains(&adapter, by);

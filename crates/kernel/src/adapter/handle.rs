@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use mainspring_core::{
-    AgentDefinition, AgentName, Answer, Approval, AttemptId, Binding, BindingStatus, Delegation,
-    DelegationId, DelegationResult, Fidelity, Grant, GrantId, Message, Route, RunId, StateEntry, Time, Usage,
+    Answer, Approval, AttemptId, Binding, BindingStatus, Delegation, DelegationId, DelegationResult,
+    Fidelity, Grant, GrantId, Message, Route, Time, Usage,
 };
 use serde_json::Value;
 use tokio::sync::{Mutex, oneshot, watch};
 
 use self::path::Known;
 use super::{Answered, Ask, Assignment, EarlierCalls, HandleError, Record};
-use crate::actor::{self, Command, MAX_BINDINGS_READ, Report};
+use crate::actor::{self, Command, MAX_BINDINGS_READ, Progress, Report};
 use crate::clock::{Clock, Moment};
 use crate::error::Error;
 use crate::feed::Feed;
@@ -43,6 +43,7 @@ pub(crate) struct HandleParts {
     pub(crate) ids: Ids,
     pub(crate) clock: Clock,
     pub(crate) steered: watch::Receiver<bool>,
+    pub(crate) progress: Arc<Progress>,
 }
 
 /// Reply to a call of a handle.
@@ -197,13 +198,6 @@ impl AttemptHandle {
         Ok(None)
     }
 
-    /// An agent definition made by the run's owner; the latest version if none is named.
-    pub async fn agent(&self, name: &AgentName) -> Result<Option<AgentDefinition>, HandleError> {
-        let owner = &self.assignment.run.owner;
-        let found = self.parts.store.agent_find(owner, &name.id, name.version).await.map_err(Error::from)?;
-        Ok(found.map(|row| row.definition))
-    }
-
     /// Draws an id for a grant.
     pub fn new_grant(&self) -> GrantId {
         self.parts.ids.grant()
@@ -227,17 +221,17 @@ impl AttemptHandle {
     }
 
     /// The operations of the control tools, on behalf of the session's owner.
-    pub async fn control(&self) -> Result<KernelPlane, HandleError> {
+    pub fn control(&self) -> Result<KernelPlane, HandleError> {
         // Other sessions have other actors: this checks that the attempt still has authority.
-        self.head().await?;
+        self.head()?;
         let (kernel, caller) = self.kernel_and_caller()?;
         Ok(KernelPlane::new(kernel, caller))
     }
 
     /// The operations of the control tools, for a call that the adapter has decided: where a rule asks, a person was asked
     /// before ([`crate::policy::Rules::control_verdict`]).
-    pub async fn control_of_approved_call(&self) -> Result<KernelPlane, HandleError> {
-        self.head().await?;
+    pub fn control_of_approved_call(&self) -> Result<KernelPlane, HandleError> {
+        self.head()?;
         let (kernel, caller) = self.kernel_and_caller()?;
         let agent = caller.agent.map(|agent| AgentCaller { is_call_approved: true, ..agent });
         Ok(KernelPlane::new(kernel, Caller { agent, ..caller }))
@@ -332,11 +326,6 @@ impl AttemptHandle {
     pub async fn delegations(&self) -> Result<Vec<Delegation>, HandleError> {
         let of = DelegationsOf::Parent(self.assignment.session.id, self.assignment.run.id);
         Ok(self.parts.store.delegations(&of).await.map_err(Error::from)?)
-    }
-
-    /// The whole state of this run, or of one that it delegated to.
-    pub async fn run_state(&self, run: RunId) -> Result<Vec<StateEntry>, HandleError> {
-        Ok(self.parts.shared.run_state(run).await?)
     }
 
     /// True if the session has no title and should get one after a completed turn.

@@ -244,7 +244,7 @@ async fn an_agent_delegates_to_a_session_of_another_server_and_gets_the_result()
     let (settled, result) = group.drive(execution.handle.settled(made.delegation.id)).await.unwrap();
     assert_eq!(settled.status, DelegationStatus::Succeeded);
     assert_eq!(result.unwrap().summary, "done\n");
-    let plane = execution.handle.control().await.unwrap();
+    let plane = execution.handle.control().unwrap();
     let child = group.drive(plane.run_ended(made.run.id)).await.unwrap();
     assert_eq!((child.state.status(), child.final_text.as_deref()), (RunStatus::Succeeded, Some("done\n")));
     let events = group.servers[0].kernel.run_events(&group.me, run.id, Cursor::START, None).await.unwrap();
@@ -268,7 +268,7 @@ async fn a_child_of_another_server_may_do_no_more_than_its_parent() {
     let act = DelegationRequest { run_mode: Mode::Act, ..continues(session, "say x") };
     assert_eq!(group.drive(delegate(&execution, act)).await.unwrap_err().code(), "forbidden");
     // An agent prompts nobody directly, there as here.
-    let plane = execution.handle.control().await.unwrap();
+    let plane = execution.handle.control().unwrap();
     let prompt = Prompt {
         session: mainspring_api::SessionTarget::id(session),
         prompt: Some(PromptContent::Text("say x".into())),

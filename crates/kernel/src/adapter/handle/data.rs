@@ -86,7 +86,7 @@ impl AttemptHandle {
         by: StateWriter,
     ) -> Result<StateOutcome, HandleError> {
         // Owner state bypasses the actor: this checks that the attempt still has authority.
-        self.head().await?;
+        self.head()?;
         let owner = &self.assignment.session.owner;
         let of = StateHistoryOf::Owner(owner.clone());
         let newest = async || -> Result<Option<StateChange>, Error> {
@@ -186,7 +186,7 @@ impl AttemptHandle {
             StateScope::Run => StateAt::Run(self.assignment.run.id),
             StateScope::Owner => StateAt::Owner(self.assignment.session.owner.clone()),
             StateScope::Session => {
-                let at = self.head().await?.map(|head| Point { pos: head.pos + 1, ..head });
+                let at = self.head()?.map(|head| Point { pos: head.pos + 1, ..head });
                 StateAt::Session { session: self.assignment.session.id, at }
             }
         })

@@ -1,31 +1,36 @@
-//! The path and the steps of a run, as its adapter reads them before a model call.
+//! The path, the steps, the state and the definitions of a run, as its adapter reads them before a model call.
 //!
-//! They are read from the store once. After that the actor hands over what the run has written since, so that a call costs
-//! what is new, and not the history.
+//! They are read from the store once. After that the actor shares what the run has written since, so that a call costs what is
+//! new, and not the history.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use mainspring_core::{Message, Point, RunId, Step};
+use mainspring_core::{AgentDefinition, AgentName, Message, Point, RunId, StateEntry, Step};
 use serde_json::Value;
 
 use super::AttemptHandle;
-use crate::actor::{Report, Written};
+use crate::actor::Written;
 use crate::adapter::{Context, HandleError};
 use crate::error::Error;
 
-/// The path and the steps of the run, as this execution has read them.
+/// The path, the steps and the state of the run, as this execution has read them.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     /// The size of the model's context that the path was read for, and the path.
     context: Option<(Option<u64>, Context)>,
     steps: Option<Vec<Step>>,
+    /// The state of the run, and how often it had changed by then.
+    run_state: Option<(u64, Vec<StateEntry>)>,
+    /// The definitions that were looked up.
+    agents: HashMap<AgentName, Option<AgentDefinition>>,
 }
 
 impl Known {
     /// Adds what the run has written since the last call; forgets what does not fit together with it.
     fn update(&mut self, head: Option<Point>, written: Option<Box<Written>>) {
         let Some(written) = written else {
-            *self = Self::default();
+            (self.context, self.steps) = (None, None);
             return;
         };
         if let Some(steps) = &mut self.steps {
@@ -55,8 +60,7 @@ fn without_response(step: Step) -> Step {
 impl AttemptHandle {
     /// The last `limit` messages of the run's path, root first.
     pub async fn path(&self, limit: usize) -> Result<Vec<Arc<Message>>, HandleError> {
-        let tip = self.head().await?;
-        let Some(tip) = tip else { return Ok(vec![]) };
+        let Some(tip) = self.head()? else { return Ok(vec![]) };
         let path = self
             .parts
             .store
@@ -72,7 +76,7 @@ impl AttemptHandle {
     /// only the returned messages, not the history.
     pub async fn context(&self, tokens: Option<u64>) -> Result<Context, HandleError> {
         let mut known = self.known.lock().await;
-        let head = self.update(&mut known).await?;
+        let head = self.update(&mut known)?;
         if let Some((read_for, context)) = &known.context
             && *read_for == tokens
         {
@@ -107,7 +111,7 @@ impl AttemptHandle {
     /// Lists the model calls of the run so far, of all attempts, without the responses as their providers reported them.
     pub async fn steps(&self) -> Result<Vec<Step>, HandleError> {
         let mut known = self.known.lock().await;
-        self.update(&mut known).await?;
+        self.update(&mut known)?;
         if let Some(steps) = &known.steps {
             return Ok(steps.clone());
         }
@@ -124,22 +128,58 @@ impl AttemptHandle {
         }
     }
 
+    /// Reads the whole state of this run, or of one that it delegated to.
+    pub async fn run_state(&self, run: RunId) -> Result<Vec<StateEntry>, HandleError> {
+        if run != self.assignment.run.id {
+            return Ok(self.parts.shared.run_state(run).await?);
+        }
+        let mut known = self.known.lock().await;
+        // Counted before the read, so that a change during the read makes the next call read again.
+        let changes = self.parts.progress.state_changes();
+        if let Some((read_at, entries)) = &known.run_state
+            && *read_at == changes
+        {
+            return Ok(entries.clone());
+        }
+        let entries = self.parts.shared.run_state(run).await?;
+        known.run_state = Some((changes, entries.clone()));
+        Ok(entries)
+    }
+
+    /// Finds an agent definition made by the run's owner; the latest version if none is named. All calls of an execution get
+    /// the same one.
+    pub async fn agent(&self, name: &AgentName) -> Result<Option<AgentDefinition>, HandleError> {
+        let mut known = self.known.lock().await;
+        if let Some(found) = known.agents.get(name) {
+            return Ok(found.clone());
+        }
+        let owner = &self.assignment.run.owner;
+        let found = self.parts.store.agent_find(owner, &name.id, name.version).await.map_err(Error::from)?;
+        let found = found.map(|row| row.definition);
+        known.agents.insert(name.clone(), found.clone());
+        Ok(found)
+    }
+
     async fn read_steps(&self, run: RunId) -> Result<Vec<Step>, HandleError> {
         let steps = self.parts.store.steps(run).await.map_err(Error::from)?.intact().map_err(Error::from)?;
         Ok(steps.into_iter().map(without_response).collect())
     }
 
-    /// Returns the end of the run's path.
-    pub(super) async fn head(&self) -> Result<Option<Point>, HandleError> {
-        let by = self.id();
-        self.call(|reply| Report::Head { by, reply }).await
+    /// Returns the end of the run's path. Fails if the attempt has lost its authority.
+    pub(super) fn head(&self) -> Result<Option<Point>, HandleError> {
+        self.parts.progress.head().ok_or_else(|| self.late())
     }
 
     /// Brings `known` up to date, and returns the end of the run's path.
-    async fn update(&self, known: &mut Known) -> Result<Option<Point>, HandleError> {
-        let by = self.id();
-        let (head, written) = self.call(|reply| Report::TakeWritten { by, reply }).await?;
+    fn update(&self, known: &mut Known) -> Result<Option<Point>, HandleError> {
+        let (head, written) = self.parts.progress.take_written().ok_or_else(|| self.late())?;
         known.update(head, written);
         Ok(head)
+    }
+
+    /// Counts a call of an attempt that has lost its authority.
+    fn late(&self) -> HandleError {
+        self.parts.feed.count_late();
+        HandleError::Revoked
     }
 }

@@ -22,7 +22,7 @@ async fn victim(world: &World, control: &mut PuppetControl, key: &str) -> (RunId
 }
 
 async fn cancel(execution: &Execution, run: RunId) -> Result<(), String> {
-    let plane = execution.handle.control().await.unwrap();
+    let plane = execution.handle.control().unwrap();
     plane.run_cancel(run).await.map(drop).map_err(|error| format!("{}: {}", error.code, error.message))
 }
 

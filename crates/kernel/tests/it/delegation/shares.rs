@@ -491,7 +491,7 @@ async fn every_control_operation_of_an_agent_is_decided_and_recorded() {
     let (_, execution) = parent(&world, &mut control).await;
     assert_eq!(refusal(&execution.handle, request(DelegationMode::Spawn, "1")).await.code(), "forbidden");
     let child = delegate(&execution.handle, request(DelegationMode::Call, "2")).await;
-    let plane = execution.handle.control().await.unwrap();
+    let plane = execution.handle.control().unwrap();
     plane.run_cancel(child.run.id).await.unwrap();
     world.ended(child.run.id).await;
     let run = execution.handle.assignment().run.id;
