@@ -50,7 +50,8 @@ pub(crate) use tree::{guard_of, mark_of};
 pub const MARK_VARIABLE: &str = "GUARDED_BY_MAINSPRING";
 /// How long a guard may take, beyond the agent's grace period, to end its process tree.
 const KILL_TIMEOUT_MS: u64 = 5_000;
-/// How long to wait for the end of a standard error after its process has ended.
+/// How long to wait for the end of a standard error after its process has ended, and for the end of a process that has
+/// closed its standard output.
 const STDERR_DRAIN_TIMEOUT_MS: u64 = 500;
 /// How often a signal is sent to a guard again until it has ended.
 const RESEND_INTERVAL_MS: u64 = 50;
@@ -295,11 +296,14 @@ impl Process {
         &self.log
     }
 
-    /// Waits until the process has ended and its log is complete, for a bounded time.
-    pub(crate) async fn wait_for_log(&self) {
+    /// Completes the log of an agent that has closed its output. Such an agent usually exits at once; one that does not is
+    /// killed, since no turn can use it any more.
+    pub(crate) async fn complete_log(&self) {
         tokio::select! {
             _ = self.ended() => {}
-            () = self.clock.sleep_for(STDERR_DRAIN_TIMEOUT_MS) => {}
+            () = self.clock.sleep_for(STDERR_DRAIN_TIMEOUT_MS) => {
+                self.kill().await;
+            }
         }
     }
 
