@@ -50,8 +50,11 @@ pub(crate) use tree::{guard_of, mark_of};
 pub const MARK_VARIABLE: &str = "GUARDED_BY_MAINSPRING";
 /// How long a guard may take, beyond the agent's grace period, to end its process tree.
 const KILL_TIMEOUT_MS: u64 = 5_000;
-/// How long to wait for the end of a standard error after its process has ended.
+/// How long to wait for the end of a standard error after its process has ended, and for the end of a process that has
+/// closed its standard output.
 const STDERR_DRAIN_TIMEOUT_MS: u64 = 500;
+/// How often a signal is sent to a guard again until it has ended.
+const RESEND_INTERVAL_MS: u64 = 50;
 /// How often to look for remaining processes.
 const SWEEP_INTERVAL_MS: u64 = 20;
 /// The interval between two checks for processes that are being killed. They have ended once two checks in a row find
@@ -293,11 +296,14 @@ impl Process {
         &self.log
     }
 
-    /// Waits until the process has ended and its log is complete, for a bounded time.
-    pub(crate) async fn wait_for_log(&self) {
+    /// Completes the log of an agent that has closed its output. Such an agent usually exits at once; one that does not is
+    /// killed, since no turn can use it any more.
+    pub(crate) async fn complete_log(&self) {
         tokio::select! {
             _ = self.ended() => {}
-            () = self.clock.sleep_for(STDERR_DRAIN_TIMEOUT_MS) => {}
+            () = self.clock.sleep_for(STDERR_DRAIN_TIMEOUT_MS) => {
+                self.kill().await;
+            }
         }
     }
 
@@ -474,6 +480,10 @@ fn is_allowed(name: Option<&str>, passed: &[String]) -> bool {
 
 /// Forwards signals to the guard until it ends. Only this task signals and reaps the guard, so no signal can reach
 /// another process that reuses its pid.
+///
+/// A signal is sent again until the guard has ended. A program that ignores a signal starts others that ignore it, too, and
+/// a shell starts a job in the background with SIGQUIT ignored. A guard that mainspring starts there loses the signals that
+/// arrive before it has installed its handlers.
 async fn supervise(
     mut guard: Child,
     mut signals: mpsc::UnboundedReceiver<Signal>,
@@ -482,6 +492,9 @@ async fn supervise(
     ended: watch::Sender<Option<ExitStatus>>,
 ) {
     let mut dropped = false;
+    let mut sent = None;
+    // A guard takes real time to start, even if a test advances `clock`.
+    let guard_clock = Clock::system();
     loop {
         let signal = tokio::select! {
             biased;
@@ -499,7 +512,11 @@ async fn supervise(
                 dropped = signal.is_none();
                 signal.unwrap_or(Signal::QUIT)
             }
+            () = guard_clock.sleep_for(RESEND_INTERVAL_MS), if sent.is_some() => sent.unwrap_or(Signal::QUIT),
         };
+        // A tree that is being killed is not stopped any more.
+        let signal = if sent == Some(Signal::QUIT) { Signal::QUIT } else { signal };
+        sent = Some(signal);
         if let Some(pid) = guard.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)) {
             let _ = kill_process(pid, signal);
         }

@@ -176,7 +176,11 @@ impl<'a> AcpTurn<'a> {
         }
         let result = match result {
             Ok(result) => result,
-            Err(CallError::Disconnected) => return self.fail_disconnected(inbound).await,
+            Err(CallError::Disconnected) => {
+                // Completes the log, of which the failure has the end.
+                self.turn.worker.disconnected().await;
+                return self.fail_disconnected(inbound).await;
+            }
             Err(error) if self.turn.attempt.is_cancelled() => {
                 tracing::debug!(%error, "an agent answered a cancelled prompt with an error");
                 return TurnOutcome::Broken(End::Stopped { usage: self.usage(None) });

@@ -12,6 +12,8 @@ use agent_client_protocol::v1::schema::{
 use mainspring_core::Failure;
 use mainspring_kernel::adapter::Death;
 use parking_lot::Mutex;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::client::ClientFeatures;
@@ -129,6 +131,19 @@ impl AcpWorker {
         })
     }
 
+    /// Sends a request and waits for its result. If the agent disconnects instead, its log is complete.
+    async fn call<T: DeserializeOwned>(
+        &self,
+        method: &'static str,
+        params: impl Serialize,
+    ) -> Result<T, CallError> {
+        let result = self.connection.call(method, params).await;
+        if matches!(result, Err(CallError::Disconnected)) {
+            self.disconnected().await;
+        }
+        result
+    }
+
     pub(super) async fn authenticate(&self, method: &str) -> Result<(), Failure> {
         let known: Vec<String> = self.auth_methods.iter().map(|method| method.id().to_string()).collect();
         if !known.iter().any(|known| known == method) {
@@ -136,14 +151,14 @@ impl AcpWorker {
             let message = format!("the agent has no way to authenticate named {method:?}; it has {known}");
             return Err(Failure::new("authentication", message));
         }
-        let result = self.connection.call::<Value>("authenticate", json!({"methodId": method})).await;
+        let result = self.call::<Value>("authenticate", json!({"methodId": method})).await;
         result.map(drop).map_err(|error| Failure::new("authentication", error.to_string()))
     }
 
     /// Opens a new native session in `cwd`, with MCP servers.
     pub(super) async fn open(&self, cwd: &Path, servers: &[Value]) -> Result<String, SetupError> {
         let params = json!({"cwd": cwd, "mcpServers": servers});
-        let info = self.connection.call("session/new", params).await.map_err(|error| SetupError {
+        let info = self.call("session/new", params).await.map_err(|error| SetupError {
             failure: self.failure(&error),
             retryable: matches!(error, CallError::Disconnected),
         })?;
@@ -159,7 +174,7 @@ impl AcpWorker {
         servers: &[Value],
     ) -> Result<String, CallError> {
         let params = json!({"sessionId": native, "cwd": cwd, "mcpServers": servers});
-        let info = self.connection.call("session/fork", params).await?;
+        let info = self.call("session/fork", params).await?;
         let reason = "it has no id".to_owned();
         self.keep_new_session(info).ok_or(CallError::InvalidResponse { method: "session/fork", reason })
     }
@@ -167,7 +182,7 @@ impl AcpWorker {
     /// Tells the agent to free a native session.
     pub(super) async fn close(&self, native: &str) {
         self.sessions.lock().remove(native);
-        let closed = self.connection.call::<Value>("session/close", json!({"sessionId": native})).await;
+        let closed = self.call::<Value>("session/close", json!({"sessionId": native})).await;
         if let Err(error) = closed {
             tracing::debug!(%error, native, "an agent did not close a session");
         }
@@ -201,7 +216,7 @@ impl AcpWorker {
         let mut error = CallError::Refused { code: ErrorCode::METHOD_NOT_FOUND, message };
         let methods = self.resume_methods.lock().clone();
         for method in methods {
-            error = match self.connection.call::<Option<SessionInfo>>(method, &params).await {
+            error = match self.call::<Option<SessionInfo>>(method, &params).await {
                 // The result may be null.
                 Ok(info) => {
                     self.keep_session(native, info.unwrap_or_default().resumed());
@@ -247,7 +262,7 @@ impl AcpWorker {
             return Err(Failure::new("invalid_request", message));
         }
         let (method, params) = offer.request;
-        let response = self.connection.call::<Option<SessionInfo>>(method, params).await;
+        let response = self.call::<Option<SessionInfo>>(method, params).await;
         let response = response.map_err(|error| match error {
             CallError::Refused { code: ErrorCode::METHOD_NOT_FOUND, .. } => unsupported(),
             error => self.failure(&error),
@@ -385,7 +400,7 @@ impl AgentWorker for AcpWorker {
         }
         // An agent that exits closes its output first. Its log says why.
         if self.connection.fault().is_none() {
-            self.process.wait_for_log().await;
+            self.process.complete_log().await;
         }
     }
 }

@@ -194,7 +194,8 @@ pub(crate) trait AgentWorker: PooledWorker {
     fn agent_info(&self) -> Option<Value>;
     /// The output of the agent that ended the connection, such as a line that is too long.
     fn fault(&self) -> Option<&'static str>;
-    /// Waits until the process has ended or the connection is closed.
+    /// Waits until the process has ended or the connection is closed. The log is complete then, unless the agent's output
+    /// was the reason.
     fn disconnected(&self) -> impl Future<Output = ()> + Send;
 }
 

@@ -234,6 +234,10 @@ impl AgentWorker for PiWorker {
                 }
             }
         }
+        // An agent that exits closes its output first. Its log says why.
+        if self.connection.fault().is_none() {
+            self.process.complete_log().await;
+        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! Guarded processes: however an agent ends, no process of its tree is left.
 
+use std::ffi::OsString;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -135,6 +137,33 @@ async fn a_killed_guard_proves_nothing_and_its_tree_is_killed_without_it() {
     with_timeout(process.ended()).await;
     assert_eq!(process.kill().await, Death::Unproven);
     wait_for_count(&launch, |count| count == 0).await;
+}
+
+/// Makes the guard start only after a line is written to the named pipe `gate`. Until then a shell stands in its place, which
+/// ignores signals as a job in the background does.
+fn start_late(launch: Launch, gate: &Path) -> Launch {
+    let script = format!("trap '' QUIT TERM; echo ready; read line <{}; exec \"$@\"", gate.display());
+    let shell = ["sh", "-c", &script, "sh"].map(OsString::from);
+    Launch { guard: shell.into_iter().chain(launch.guard).collect(), ..launch }
+}
+
+#[tokio::test]
+async fn a_signal_that_a_starting_guard_ignores_is_sent_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let gate = folder.path().join("gate");
+    assert!(Command::new("mkfifo").arg(&gate).status().unwrap().success());
+    for is_kill in [true, false] {
+        let launch = start_late(launch("cat", 1_000), &gate);
+        let (process, _pipes, _tasks) = start(&launch).await;
+        let end = async { if is_kill { process.kill().await } else { process.stop().await } };
+        let mut end = Box::pin(end);
+        assert!(futures_util::poll!(&mut end).is_pending());
+        // Lets the supervising task send the signal to the shell.
+        tokio::task::yield_now().await;
+        std::fs::write(&gate, "go\n").unwrap();
+        assert_eq!(with_timeout(end).await, Death::Proven, "{is_kill}");
+        assert_eq!(count(&launch), 0);
+    }
 }
 
 #[tokio::test]

@@ -1,11 +1,12 @@
 //! A kernel on a store in memory with one agent, whose processes are real.
 
 use std::ffi::OsString;
+use std::panic::Location;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use mainspring_adapters::process::processes_with_variable;
+use mainspring_adapters::process::{MARK_VARIABLE, processes_with_variable};
 use mainspring_adapters::sandbox::{SandboxOptions, landlock_abi};
 use mainspring_adapters::{AcpOptions, AgentOptions, KeepLog, ProcessAdapter, RelayOptions};
 use mainspring_core::{
@@ -402,7 +403,36 @@ pub(crate) fn event_types(events: &[Event]) -> Vec<&'static str> {
     events.iter().map(|event| event.body.kind()).collect()
 }
 
-/// Fails instead of hanging. No test depends on how long anything takes.
-pub(crate) async fn with_timeout<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(60), Box::pin(future)).await.expect("timed out")
+/// Fails instead of hanging, and reports which wait it was and which guarded processes there are. No test depends on how
+/// long anything takes.
+#[track_caller]
+pub(crate) fn with_timeout<T>(future: impl Future<Output = T>) -> impl Future<Output = T> {
+    let (waiting, future) = (Location::caller(), Box::pin(future));
+    async move {
+        match tokio::time::timeout(Duration::from_secs(60), future).await {
+            Ok(done) => done,
+            Err(_) => panic!("{waiting} timed out; guarded processes:\n{}", guarded_processes()),
+        }
+    }
+}
+
+/// Describes every guarded process of this machine, one line each.
+fn guarded_processes() -> String {
+    let mut lines = String::new();
+    for pid in processes_with_variable(MARK_VARIABLE, |_| true) {
+        let read = |file: &str| {
+            let bytes = std::fs::read(format!("/proc/{}/{file}", pid.as_raw_pid())).unwrap_or_default();
+            String::from_utf8_lossy(&bytes).replace('\0', " ")
+        };
+        let environment = read("environ");
+        let mark =
+            environment.split(' ').find(|variable| variable.starts_with(MARK_VARIABLE)).unwrap_or_default();
+        let stat = read("stat");
+        // The name is in parentheses; the state and the parent follow.
+        let state: Vec<&str> =
+            stat.rsplit(')').next().unwrap_or_default().split_whitespace().take(2).collect();
+        let (pid, state, wchan) = (pid.as_raw_pid(), state.join(", child of "), read("wchan"));
+        lines += &format!("{pid} {state}, in {wchan}, {mark}: {}\n", read("cmdline"));
+    }
+    lines
 }
