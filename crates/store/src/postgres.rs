@@ -31,6 +31,7 @@ use self::writer::{Inlet, Shared, Writer};
 use crate::Fault;
 
 mod batch;
+mod blobs;
 mod change;
 mod connect;
 pub(crate) mod copy;
