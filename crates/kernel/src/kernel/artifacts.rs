@@ -93,6 +93,10 @@ impl Kernel {
         let session = self.session_for_change(caller, by).await?;
         let owner = session.owner;
         let session = session.id;
+        if self.shared.options.homes.is_some() {
+            // Before a byte is read: the home of the session gets the whole content.
+            self.shared.check_home(session).await?;
+        }
         check_candidate(&new.kind, false, &new.metadata)?;
         let (staged, artifact) = self.shared.artifact_stage(&owner, session, new.clone(), content).await?;
         let asked = idempotency_key

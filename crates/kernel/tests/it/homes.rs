@@ -53,6 +53,7 @@ pub(crate) async fn server_with(
         place: None,
         times: LeaseTimes::new(60_000),
         limit_file: None,
+        settings: mainspring_store::AnnouncedSettings::default(),
         offer: Offer { adapters: owned(adapters), folders: vec![], labels: owned(labels) },
     };
     let standby = Standby::join(url, PostgresOptions::default(), seat).await.unwrap();
