@@ -85,14 +85,14 @@ async fn start(url: &str, n: u8, folder: &TempDir, shelf: Option<&Arc<Shelf>>) -
         ..Options::default()
     };
     let server = server_with(url, n, &["script"], &[], options).await;
-    let target = SessionTarget { key: Some(format!("of {n}")), ..SessionTarget::default() };
+    let target = SessionTarget { key: Some(format!("of-{n}")), ..SessionTarget::default() };
     server.kernel.session_open(&server.me, &target, None).await.unwrap();
     server
 }
 
 impl Server {
     async fn put(&self, n: u8, mut content: &[u8]) -> Result<Artifact, Error> {
-        let by = by_key(&format!("of {n}"));
+        let by = by_key(&format!("of-{n}"));
         let put = self.kernel.artifact_put(&self.me, &by, NewArtifact::default(), None, &mut content).await;
         put.map(|(artifact, _)| artifact)
     }
@@ -148,7 +148,7 @@ async fn a_slow_upload_holds_up_neither_removals_nor_other_uploads() {
     let kernel = a.kernel.clone();
     let me = a.me.clone();
     let slow = tokio::spawn(async move {
-        kernel.artifact_put(&me, &by_key("of 1"), NewArtifact::default(), None, &mut &b"slow"[..]).await
+        kernel.artifact_put(&me, &by_key("of-1"), NewArtifact::default(), None, &mut &b"slow"[..]).await
     });
     with_timeout(shelf.waits.notified()).await;
     // At the same server, which removes other bytes at once, and at another one, which finds the bytes claimed.
