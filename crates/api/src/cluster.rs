@@ -59,6 +59,10 @@ pub struct ClusterServer {
     /// The labels of the server, which sessions may need.
     #[serde(default)]
     pub labels: Vec<String>,
+    /// The groups of settings in which the server differs from the active one, such as `models`. They have to be the same on
+    /// all servers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub differs: Vec<String>,
     /// The runs whose agent is a process that the server may execute at this moment, if all servers share a limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workers: Option<u64>,

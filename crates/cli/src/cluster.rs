@@ -35,7 +35,8 @@ impl Cluster {
         }
         // Only servers that share the work report their adapters.
         let shares_work = cluster.servers.iter().any(|server| !server.adapters.is_empty());
-        let blocks: Vec<String> = cluster.servers.iter().filter_map(block).collect();
+        let notes = cluster.servers.iter().filter_map(block);
+        let notes: Vec<String> = notes.chain(cluster.servers.iter().filter_map(differences)).collect();
         let rows = cluster.servers.into_iter().map(|server| {
             let role = match (server.active, server.working) {
                 (true, _) if shares_work => "leads",
@@ -61,8 +62,8 @@ impl Cluster {
             rows.collect(),
         )?;
         output.print_note(format_args!("takeovers: {}", cluster.takeovers))?;
-        for block in blocks {
-            output.print_note(block)?;
+        for note in notes {
+            output.print_note(note)?;
         }
         for waiting in cluster.waiting {
             output.print_note(format_args!(
@@ -82,6 +83,13 @@ fn block(server: &ClusterServer) -> Option<String> {
         kinds.into_iter().filter_map(|(runs, kind)| Some(format!("{} {kind}", runs?))).collect();
     (!counts.is_empty())
         .then(|| format!("active runs that {} may have now: {}", server.name, counts.join(", ")))
+}
+
+/// Describes the settings in which a server differs from the active one.
+fn differences(server: &ClusterServer) -> Option<String> {
+    let (name, groups) = (&server.name, server.differs.join(", "));
+    let note = format!("settings of {name} that differ from those of the active server: {groups}");
+    (!server.differs.is_empty()).then_some(note)
 }
 
 fn seconds(ms: u64) -> String {

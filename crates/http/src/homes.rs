@@ -78,6 +78,8 @@ enum Subject {
     Run(RunId),
     /// All sessions together, or the store.
     All,
+    /// Webhooks, which the leader alone delivers to.
+    Webhooks,
 }
 
 /// The server that a request belongs to.
@@ -121,6 +123,10 @@ async fn route(State(Homes(homes)): State<Homes>, request: Request, next: Next) 
     let subject = homes.subject(&request);
     let target = match hops < MAX_HOPS {
         true => homes.target(subject).await,
+        // The leader would not notice the change.
+        false if subject == Subject::Webhooks && !homes.leads() => Err(forward::unavailable(
+            "another server of the cluster becomes the leader at this moment; try again",
+        )),
         false => Ok(Target::Here),
     };
     match target {
@@ -199,6 +205,7 @@ impl Shared {
             // A key instead of an id is resolved by the kernel.
             ("sessions", Some(name)) => name.parse().map_or(Subject::Server, Subject::Session),
             ("runs", Some(name)) => name.parse().map_or(Subject::Server, Subject::Run),
+            ("webhooks", _) => Subject::Webhooks,
             _ if creates(request) => Subject::Server,
             _ => Subject::All,
         }
@@ -210,12 +217,15 @@ impl Shared {
             Subject::Server => None,
             Subject::Session(session) => self.kernel.session_home(session).await?,
             Subject::Run(run) => self.kernel.run_home(run).await?,
-            Subject::All => {
-                let leads = self.servers.borrow().leader == Some(self.kernel.node());
-                return Ok(if leads { Target::Here } else { Target::Leader });
+            Subject::All | Subject::Webhooks => {
+                return Ok(if self.leads() { Target::Here } else { Target::Leader });
             }
         };
         Ok(home.map_or(Target::Here, Target::Home))
+    }
+
+    fn leads(&self) -> bool {
+        self.servers.borrow().leader == Some(self.kernel.node())
     }
 
     /// True for a request of an agent process of this server, whose token no other server knows.

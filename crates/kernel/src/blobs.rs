@@ -1,32 +1,36 @@
 //! Blobs: the bytes of artifacts, named by their hash.
 //!
 //! ```text
-//! staging/ID.part    being written              ─┐
-//! staging/HASH.ID    row may not be committed    │ left behind only by a crash, handled by the next start
-//! ab/abcdef…         complete and durable       ◀┘ in the same folder, or in an object store
+//! staging/NODE/ID.part    being written              ─┐
+//! staging/NODE/HASH.ID    row may not be committed    │ left behind only by a crash, handled by a later start
+//! ab/abcdef…              complete and durable       ◀┘ in the same folder, or in an object store
 //! ```
 //!
 //! Bytes are durable before a row that refers to them is committed, and removed after the last such row is gone, so
-//! there is never a row without bytes. The lock `gate` prevents removal while a row is being committed. Equal contents
-//! are stored once.
+//! there is never a row without bytes. A claim on the hash prevents removal from before the bytes are written until the row
+//! is committed: in this process (`claims.rs`), and among the processes that share the store (`Store::blob_claim`). Equal
+//! contents are stored once.
+//!
+//! Processes may share the folder, so each has a staging folder of its own, named by the id of the process.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use mainspring_core::ArtifactId;
 use mainspring_core::media::HEAD_BYTES;
+use mainspring_core::{ArtifactId, NodeId};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
-use tokio::sync::{OwnedRwLockReadGuard, RwLock, RwLockWriteGuard};
 use tokio::task::spawn_blocking;
 
 pub use self::blob_store::{BlobBytes, BlobError, BlobStore};
+use self::claims::{ClaimedHash, Claims};
 use self::folder::{Folder, folder_make, sync};
 pub use self::reader::BlobReader;
 use crate::error::Error;
 
 mod blob_store;
+mod claims;
 mod folder;
 mod reader;
 
@@ -41,15 +45,17 @@ const CHECKED_AT_ONCE_BYTES: u64 = 256 << 10;
 pub struct Blobs {
     /// The folder of `staging`.
     root: PathBuf,
+    /// The process whose staging folder is used; none for the folder of all processes.
+    node: Option<NodeId>,
     store: Arc<dyn BlobStore>,
-    gate: Arc<RwLock<()>>,
+    claims: Arc<Claims>,
 }
 
 /// Complete and durable bytes in the staging folder. Dropping this removes them.
 #[derive(Debug)]
 pub struct StagedBlob {
     part: PathBuf,
-    id: ArtifactId,
+    pub(crate) id: ArtifactId,
     /// Hash of the content, in hexadecimal.
     pub hash: String,
     /// Size in bytes.
@@ -108,8 +114,14 @@ impl StagingBlob {
 #[derive(Debug)]
 pub struct KeptBlob {
     marker: PathBuf,
-    hash: String,
-    _gate: OwnedRwLockReadGuard<()>,
+    _claim: ClaimedHash,
+}
+
+/// A file that names bytes whose row may be missing.
+#[derive(Debug)]
+pub(crate) struct Marker {
+    pub(crate) hash: String,
+    pub(crate) file: PathBuf,
 }
 
 impl Blobs {
@@ -120,7 +132,12 @@ impl Blobs {
 
     /// Blobs in `store`, staged in the folder `root`, which need not exist yet.
     pub fn with_store(root: &Path, store: Arc<dyn BlobStore>) -> Self {
-        Self { root: root.into(), store, gate: Arc::default() }
+        Self { root: root.into(), node: None, store, claims: Arc::default() }
+    }
+
+    /// Stages in a folder of the process `node`, beside other processes that stage in the same folder.
+    pub(crate) fn staged_by(self, node: NodeId) -> Self {
+        Self { node: Some(node), ..self }
     }
 
     /// Stages all of `content`, at most `limit` bytes.
@@ -155,9 +172,9 @@ impl Blobs {
     /// Moves staged bytes to their final place. A marker file records the hash, in case the process ends before the row is
     /// committed.
     pub async fn keep(&self, staged: StagedBlob) -> Result<KeptBlob, Error> {
-        let gate = self.gate.clone().read_owned().await;
+        let claim = self.claims.claim_storing(&staged.hash).await;
         let marker = self.staging().join(format!("{}.{}", staged.hash, staged.id));
-        let kept = KeptBlob { marker: marker.clone(), hash: staged.hash.clone(), _gate: gate };
+        let kept = KeptBlob { marker: marker.clone(), _claim: claim };
         let marked = self.blocking(move |blobs| blobs.mark(&marker)).await;
         marked.map_err(|error| write_error(&error))?;
         self.store.put(&staged.hash, staged.size, &staged.part).await?;
@@ -170,14 +187,14 @@ impl Blobs {
         let _ = tokio::fs::remove_file(&kept.marker).await;
     }
 
-    /// Releases kept bytes whose row was not committed. Returns the hash to check, and its marker.
-    pub(crate) fn give_up(kept: KeptBlob) -> (String, PathBuf) {
-        (kept.hash, kept.marker)
+    /// Releases kept bytes whose row was not committed, which may have to be removed. Returns their marker.
+    pub(crate) fn give_up(kept: KeptBlob) -> PathBuf {
+        kept.marker
     }
 
-    /// Waits until no row is being committed, and prevents commits while the guard is held.
-    pub(crate) async fn block_commits(&self) -> RwLockWriteGuard<'_, ()> {
-        self.gate.write().await
+    /// Claims the bytes of `hash` in order to remove them, unless this process stores or removes them.
+    pub(crate) fn claim_removal(&self, hash: &str) -> Option<ClaimedHash> {
+        self.claims.claim_removal(hash)
     }
 
     /// Milliseconds for which unused bytes stay after they were written.
@@ -190,11 +207,25 @@ impl Blobs {
         Ok(self.store.remove(hash).await?)
     }
 
-    /// Cleans up after an earlier process: removes incomplete files, and returns the hashes whose rows may be missing,
-    /// each with its marker.
-    pub(crate) async fn recover(&self) -> Result<Vec<(String, PathBuf)>, Error> {
-        let found = self.blocking(|blobs| blobs.staging_read()).await;
+    /// Lists the processes that have a staging folder.
+    pub(crate) async fn stagers(&self) -> Result<Vec<NodeId>, Error> {
+        let found = self.blocking(Self::stagers_read).await;
         found.map_err(|error| write_error(&error))
+    }
+
+    /// Cleans up after the processes `gone`, which have ended: removes incomplete files. Returns the markers that they have
+    /// left, and those of this process.
+    pub(crate) async fn leftovers(&self, gone: Vec<NodeId>) -> Result<Vec<Marker>, Error> {
+        let found = self.blocking(move |blobs| blobs.leftovers_read(&gone)).await;
+        found.map_err(|error| write_error(&error))
+    }
+
+    /// Removes the empty staging folders of processes that have ended.
+    pub(crate) async fn stagers_remove(&self, gone: &[NodeId]) {
+        for node in gone {
+            // A folder with a marker stays for a later time.
+            let _ = tokio::fs::remove_dir(self.staging_of(Some(*node))).await;
+        }
     }
 
     /// Removes a marker.
@@ -270,29 +301,33 @@ impl Blobs {
         sync(&self.staging())
     }
 
-    fn staging_read(&self) -> io::Result<Vec<(String, PathBuf)>> {
-        let entries = match fs::read_dir(self.staging()) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(vec![]),
-            entries => entries?,
-        };
+    fn stagers_read(&self) -> io::Result<Vec<NodeId>> {
+        let names = read_dir(&self.staging_of(None))?.into_iter();
+        Ok(names.filter_map(|path| path.file_name()?.to_str()?.parse().ok()).collect())
+    }
+
+    fn leftovers_read(&self, gone: &[NodeId]) -> io::Result<Vec<Marker>> {
         let mut left = vec![];
-        for entry in entries {
-            let path = entry?.path();
-            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            match name.split_once('.') {
-                Some((hash, id)) if is_hash(hash) && id.parse::<ArtifactId>().is_ok() => {
-                    left.push((hash.to_owned(), path));
-                }
-                Some((id, "part")) if id.parse::<ArtifactId>().is_ok() => fs::remove_file(path)?,
-                // Files of unknown origin are left alone.
-                _ => {}
-            }
+        for node in gone {
+            staging_read(&self.staging_of(Some(*node)), Parts::Remove, &mut left)?;
         }
+        // Earlier versions staged in the folder of all processes.
+        staging_read(&self.staging_of(None), Parts::Remove, &mut left)?;
+        // A marker of this process stays if the bytes could not be removed.
+        staging_read(&self.staging(), Parts::Leave, &mut left)?;
         Ok(left)
     }
 
     fn staging(&self) -> PathBuf {
-        self.root.join("staging")
+        self.staging_of(self.node)
+    }
+
+    fn staging_of(&self, node: Option<NodeId>) -> PathBuf {
+        let all = self.root.join("staging");
+        match node {
+            Some(node) => all.join(node.to_string()),
+            None => all,
+        }
     }
 
     async fn blocking<T: Send + 'static>(
@@ -301,6 +336,44 @@ impl Blobs {
     ) -> io::Result<T> {
         let blobs = self.clone();
         spawn_blocking(move || work(&blobs)).await.unwrap_or_else(|gone| Err(io::Error::other(gone)))
+    }
+}
+
+/// What happens to incomplete files.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Parts {
+    Remove,
+    /// Their process may be writing them.
+    Leave,
+}
+
+/// Adds the markers of a staging folder to `left`.
+fn staging_read(folder: &Path, parts: Parts, left: &mut Vec<Marker>) -> io::Result<()> {
+    for file in read_dir(folder)? {
+        let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        match name.split_once('.') {
+            Some((hash, id)) if is_hash(hash) && id.parse::<ArtifactId>().is_ok() => {
+                left.push(Marker { hash: hash.to_owned(), file });
+            }
+            Some((id, "part")) if parts == Parts::Remove && id.parse::<ArtifactId>().is_ok() => {
+                match fs::remove_file(file) {
+                    // Another process has removed it.
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                    removed => removed?,
+                }
+            }
+            // Files of unknown origin are left alone.
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Lists the entries of a folder; none if it does not exist.
+fn read_dir(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(vec![]),
+        entries => entries?.map(|entry| entry.map(|entry| entry.path())).collect(),
     }
 }
 

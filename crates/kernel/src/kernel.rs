@@ -45,6 +45,7 @@ mod artifacts;
 mod audit;
 mod authority;
 mod bindings;
+mod blobs;
 mod cards;
 mod changes;
 mod control;
@@ -219,6 +220,7 @@ impl Kernel {
             Some(store) => Blobs::with_store(folder, store.clone()),
             None => Blobs::new(folder),
         });
+        let blobs = blobs.map(|blobs| blobs.staged_by(node));
         let started_at = clock.now();
         let meters = Arc::new(Meters::new(started_at));
         let shared = Arc::new_cyclic(|me| Shared {
@@ -286,9 +288,9 @@ impl Kernel {
             let shared = Arc::downgrade(&self.shared);
             tasks.spawn(crate::retention::run(shared, clock.clone(), tasks.clone()));
         }
-        if let Some(delay_ms) = self.shared.blobs.as_ref().map(Blobs::removal_delay_ms).filter(|ms| *ms > 0) {
+        if self.shared.blobs.is_some() {
             let shared = Arc::downgrade(&self.shared);
-            tasks.spawn(crate::retention::remove_loose_blobs(shared, delay_ms, clock.clone(), tasks.clone()));
+            tasks.spawn(crate::retention::remove_unused_blobs(shared, clock.clone(), tasks.clone()));
         }
         tasks.spawn(crate::indexer::index(store.clone(), clock.clone(), search_stale.clone(), tasks.clone()));
         let [workers, in_process] = self.permit_caps();
@@ -312,10 +314,15 @@ impl Kernel {
     /// Loads every unfinished session. Cost grows with the unfinished sessions, not with the stored ones. Returns how many
     /// sessions wait for a process with their labels.
     async fn recover(&self) -> Result<usize, Error> {
-        let unfinished = self.shared.store.unfinished().await?;
-        // Other processes may be writing files of artifacts at this moment.
-        if self.shared.options.homes.is_none() {
+        let Shared { store, options, tasks, .. } = &*self.shared;
+        let unfinished = store.unfinished().await?;
+        if options.blob_store.is_some() || options.homes.is_some() {
+            // Sessions do not wait for an object store, nor for files that other processes have left.
+            let shared = self.shared.clone();
+            tasks.spawn(async move { shared.blobs_clean().await });
+        } else {
             self.shared.blobs_recover().await?;
+            self.shared.blobs_collect().await;
         }
         for session in unfinished.deleted {
             self.shared.purge(session);

@@ -13,6 +13,9 @@ use crate::tasks::Tasks;
 /// Time between two searches for expired artifacts. Each reads all messages once.
 const INTERVAL_MS: u64 = 6 * 60 * 60 * 1_000;
 
+/// Time between two searches for bytes that nothing refers to.
+const BLOBS_INTERVAL_MS: u64 = 60 * 60 * 1_000;
+
 /// Artifacts read at a time.
 const PAGE_ROWS: usize = 1_000;
 
@@ -31,15 +34,16 @@ pub(crate) async fn run(shared: Weak<Shared>, clock: Clock, tasks: Tasks) {
     }
 }
 
-/// Removes the bytes of deleted artifacts from a store in which they stay for `delay_ms`, until the kernel stops.
-pub(crate) async fn remove_loose_blobs(shared: Weak<Shared>, delay_ms: u64, clock: Clock, tasks: Tasks) {
+/// Removes the bytes of deleted artifacts that could not be removed at once, and files that other processes have left, every
+/// hour until the kernel stops.
+pub(crate) async fn remove_unused_blobs(shared: Weak<Shared>, clock: Clock, tasks: Tasks) {
     loop {
         tokio::select! {
-            () = clock.sleep_for(delay_ms) => {}
+            () = clock.sleep_for(BLOBS_INTERVAL_MS) => {}
             () = tasks.stopping() => return,
         }
         let Some(shared) = shared.upgrade() else { return };
-        shared.loose_blobs_remove().await;
+        shared.blobs_clean().await;
     }
 }
 

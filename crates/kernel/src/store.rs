@@ -15,6 +15,7 @@ use mainspring_core::{
     StateOutcome, StateSlot, Step, Time, Usage, VersionMismatch, WaitId, Webhook, WebhookId,
 };
 
+mod blobs;
 mod commit;
 mod data;
 mod database_meters;
@@ -29,6 +30,7 @@ mod waits;
 mod webhooks;
 use crate::board::LiveStatus;
 use crate::search::Query;
+pub use blobs::{BlobClaim, BlobPurpose};
 pub use commit::{
     Chunk, Commit, EndedToolCall, Fence, NativeClaim, NativeOwner, NewEvent, NewId, OpenToolCall, Request,
     Row, StepInputRow,
@@ -462,6 +464,25 @@ pub trait Store: Send + Sync + 'static {
 
     /// Removes a hash from the loose ones, after its bytes were removed.
     async fn blob_forget(&self, hash: &str) -> Result<(), StoreError>;
+
+    /// Claims bytes for this process, among the processes that share the store: a process stores the bytes of a hash only
+    /// while no other one removes them, and the other way round. Returns false if that is not possible now; a claim to store
+    /// waits some time before. After an error the claim may exist. The claims of a process end with its lease.
+    async fn blob_claim(&self, claim: &BlobClaim) -> Result<bool, StoreError> {
+        let _ = claim;
+        Ok(true)
+    }
+
+    /// Releases a claim, if it exists.
+    async fn blob_release(&self, claim: ArtifactId) -> Result<(), StoreError> {
+        let _ = claim;
+        Ok(())
+    }
+
+    /// Lists the processes that share the store with this one at this moment.
+    async fn processes_at_work(&self) -> Result<Vec<NodeId>, StoreError> {
+        Ok(vec![])
+    }
 
     // API keys.
 

@@ -21,13 +21,14 @@ use mainspring_kernel::kernel::reach::Peers;
 use mainspring_store::{PostgresOptions, PostgresStore, Seat, ServerSeen, SharedPermits, Standby, StateDir};
 use tokio::sync::watch;
 
-use crate::cluster_secret::shared_token;
+use crate::cluster_secret::{settings_key, shared_token};
 use crate::config::Config;
 use crate::node::{Node, NodeError};
 use crate::server::forwarding;
 use crate::token;
 
 mod homes;
+mod settings;
 
 /// This process as a server of its cluster. It owns its state directory.
 #[derive(Debug)]
@@ -79,6 +80,7 @@ impl Member {
             times: LeaseTimes::new(config.cluster.lease_ms),
             limit_file: Some(config.limit_file()),
             offer,
+            settings: settings::announced(config, &*settings_key(secret)?),
         };
         let standby = Standby::join(url, PostgresOptions::default(), seat).await;
         let standby = match &config.cluster.listen_url {
@@ -86,6 +88,7 @@ impl Member {
             None => standby,
         };
         let standby = standby.map_err(|error| NodeError::postgres(config, &error))?;
+        warn_of_differences(&standby).await;
         let (is_spread, servers) = (config.cluster.spread, watch::Sender::new(Servers::default()));
         let permit_limits = config.cluster.permit_limits();
         Ok(Self { standby, node, name, address, is_spread, permit_limits, servers, _state_dir: state_dir })
@@ -204,6 +207,7 @@ impl Member {
             sessions: server.sessions,
             adapters: server.adapters,
             labels: server.labels,
+            differs: server.differs,
             workers: permits(PermitPool::Workers, server.permits),
             in_process_runs: permits(PermitPool::InProcess, server.permits),
             up_ms: server.up_ms,
@@ -232,6 +236,22 @@ impl Member {
     /// Returns the address at which the other servers reach this one.
     pub fn address(&self) -> &str {
         &self.address
+    }
+}
+
+/// Logs the servers whose settings differ from those of the active one.
+async fn warn_of_differences(standby: &Standby) {
+    let servers = match standby.servers().await {
+        Ok(seen) => seen.servers,
+        Err(error) => return tracing::warn!(%error, "the settings of other servers cannot be read"),
+    };
+    for server in servers.iter().filter(|server| !server.differs.is_empty()) {
+        let groups = server.differs.join(", ");
+        tracing::warn!(
+            server = server.name,
+            groups,
+            "settings of this server of the cluster differ from those of the active one"
+        );
     }
 }
 

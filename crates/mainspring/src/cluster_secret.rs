@@ -15,6 +15,9 @@ const MIN_SECRET_BYTES: usize = 16;
 const TOKEN_CONTEXT: &str = "mainspring 2026-11-18 token of the servers of a cluster";
 /// Separates the key of requests between servers from other values that are made of the secret.
 const PEER_CONTEXT: &str = "mainspring 2026-11-18 requests between the servers of a cluster";
+/// Separates the key of the digests of settings from other values that are made of the secret.
+#[cfg(feature = "postgres")]
+const SETTINGS_CONTEXT: &str = "mainspring 2026-11-18 digests of the settings of the servers of a cluster";
 
 /// Makes the token of all servers of a cluster from their secret, so that a client may use any of them.
 #[cfg(feature = "postgres")]
@@ -26,6 +29,12 @@ pub(crate) fn shared_token(file: &Path) -> Result<Zeroizing<String>, NodeError> 
 /// Makes the key by which the servers of a cluster know each other. No client gets it.
 pub(crate) fn peer_key(file: &Path) -> Result<PeerKey, NodeError> {
     Ok(PeerKey::new(*derived(file, PEER_CONTEXT)?))
+}
+
+/// Makes the key of the digests of settings.
+#[cfg(feature = "postgres")]
+pub(crate) fn settings_key(file: &Path) -> Result<Zeroizing<[u8; 32]>, NodeError> {
+    derived(file, SETTINGS_CONTEXT)
 }
 
 fn derived(file: &Path, context: &str) -> Result<Zeroizing<[u8; 32]>, NodeError> {

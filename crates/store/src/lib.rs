@@ -21,8 +21,8 @@ pub use fault::Fault;
 pub use memory::MemoryStore;
 #[cfg(feature = "postgres")]
 pub use postgres::{
-    FeedHolder, HomeServer, Homes, PostgresCheck, PostgresError, PostgresOptions, PostgresStore, Seat,
-    ServerRow, ServerSeen, ServersSeen, SharedPermits, Standby,
+    AnnouncedSettings, FeedHolder, HomeServer, Homes, PostgresCheck, PostgresError, PostgresOptions,
+    PostgresStore, Seat, ServerRow, ServerSeen, ServersSeen, SharedPermits, Standby,
 };
 #[cfg(feature = "s3")]
 pub use s3::{CredentialsError, S3Blobs, S3Credentials, S3Options};

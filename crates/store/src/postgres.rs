@@ -26,11 +26,13 @@ pub use self::homes::{HomeServer, Homes};
 pub use self::lease::Seat;
 pub use self::permits::SharedPermits;
 use self::read::Reader;
+pub use self::settings::AnnouncedSettings;
 pub use self::standby::{ServerSeen, ServersSeen, Standby};
 use self::writer::{Inlet, Shared, Writer};
 use crate::Fault;
 
 mod batch;
+mod blobs;
 mod change;
 mod connect;
 pub(crate) mod copy;
@@ -46,6 +48,7 @@ mod permits;
 mod read;
 mod rows;
 mod server;
+mod settings;
 mod standby;
 mod store;
 mod tables;
@@ -95,6 +98,9 @@ pub enum PostgresError {
         "another mainspring server uses this database: stop it first, or give each server a database of its own"
     )]
     InUse,
+    /// A setting differs from that of another server of the cluster.
+    #[error("{0}")]
+    Settings(String),
     /// The file that tells the guards of agents until when agents may live cannot be written.
     #[error("{} cannot be written: {reason}", file.display())]
     LimitFile {

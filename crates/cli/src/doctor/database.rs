@@ -125,7 +125,7 @@ fn add_clock(check: &PostgresCheck, report: &mut Report) {
 
 /// Reports the servers of the cluster and the lease.
 fn add_servers(check: &PostgresCheck, report: &mut Report) {
-    for ServerRow { name, address, version, seen_ms, is_active } in &check.servers {
+    for ServerRow { name, address, version, seen_ms, is_active, differs } in &check.servers {
         let role = if *is_active { "active" } else { "stands by" };
         match *seen_ms > SERVER_SEEN_MS {
             true => {
@@ -133,6 +133,11 @@ fn add_servers(check: &PostgresCheck, report: &mut Report) {
                 report.add(Health::Note, "server", format!("{name} at {address}: not seen for {seconds} s"));
             }
             false => report.add(Health::Ok, "server", format!("{name} at {address}: {role}, {version}")),
+        }
+        if !differs.is_empty() {
+            let groups = differs.join(", ");
+            let text = format!("{name} differs from the active server in {groups}: make them equal");
+            report.add(Health::Note, "settings", text);
         }
     }
     let takeovers = check.takeovers;
@@ -205,6 +210,7 @@ mod tests {
             version: "1".into(),
             seen_ms,
             is_active,
+            differs: vec![],
         };
         let servers = vec![server("a", 100, true), server("b", 60_000, false)];
         let seen =
@@ -212,6 +218,10 @@ mod tests {
         let health: Vec<bool> = seen.iter().map(|(is_ok, _)| *is_ok).collect();
         assert_eq!(health, [true, false, true], "{seen:?}");
         assert!(seen[2].1.contains("2 takeovers"), "{seen:?}");
+        let differs = ServerRow { differs: vec!["models".into(), "rules".into()], ..server("c", 100, false) };
+        let seen =
+            found(|report| add_servers(&PostgresCheck { servers: vec![differs.clone()], ..check() }, report));
+        assert!(!seen[1].0 && seen[1].1.contains("models, rules"), "{seen:?}");
         let nobody = PostgresCheck { lease_left_ms: None, ..check() };
         assert!(!found(|report| add_servers(&nobody, report))[0].0);
     }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use mainspring_kernel::boot_time::boot_time_ms;
-use mainspring_test_support::EventStream;
+use mainspring_test_support::{EventStream, tls_file};
 use reqwest::{Client, Method, RequestBuilder, StatusCode};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -21,9 +21,11 @@ use crate::kill::example;
 use crate::postgres_cluster::{database, psql};
 use crate::processes::{Processes, free_ports};
 
+mod differences;
 mod placement;
 mod reach;
 mod spread;
+mod uploads;
 
 /// The lease of the servers.
 const LEASE_MS: &str = "4000";
@@ -49,6 +51,8 @@ struct Servers {
     spread: bool,
     /// Further settings of each server, as variables of its environment.
     settings: Vec<Vec<(&'static str, &'static str)>>,
+    /// True if the servers speak HTTPS, also with each other.
+    is_tls: bool,
 }
 
 impl Servers {
@@ -64,6 +68,23 @@ impl Servers {
 
     /// Starts a server for each list of settings, and waits until all of them answer.
     async fn start_with_settings(settings: Vec<Vec<(&'static str, &'static str)>>, spread: bool) -> Self {
+        let mut servers = Self::prepare(settings, spread, false);
+        servers.start_all().await;
+        servers
+    }
+
+    /// Starts all servers, and waits until they answer.
+    async fn start_all(&mut self) {
+        for n in 0..self.ports.len() {
+            self.spawn(n);
+        }
+        for n in 0..self.ports.len() {
+            self.ready(n).await;
+        }
+    }
+
+    /// Makes a database and a folder for servers that are started later.
+    fn prepare(settings: Vec<Vec<(&'static str, &'static str)>>, spread: bool, is_tls: bool) -> Self {
         let count = settings.len();
         mainspring::install_tls();
         let folder = tempfile::tempdir().unwrap();
@@ -81,16 +102,16 @@ impl Servers {
             "[adapters.agent]\nkind = \"acp\"\ncommand = {command:?}\nsandbox = \"off\"\npermissions = \"legacy\"\ncwd = \"/\"\n"
         );
         fs::write(folder.path().join("config.toml"), config).unwrap();
-        let (database, ports, client) = (database(), free_ports(count), Client::new());
-        let mut servers =
-            Self { folder, database, ports, children: Processes::default(), client, spread, settings };
-        for n in 0..count {
-            servers.spawn(n);
-        }
-        for n in 0..count {
-            servers.ready(n).await;
-        }
-        servers
+        let (database, ports, children) = (database(), free_ports(count), Processes::default());
+        let client = match is_tls {
+            true => {
+                let ca = fs::read(tls_file("ca.pem")).unwrap();
+                let roots = reqwest::Certificate::from_pem_bundle(&ca).unwrap();
+                Client::builder().tls_certs_only(roots).build().unwrap()
+            }
+            false => Client::new(),
+        };
+        Self { folder, database, ports, children, client, spread, settings, is_tls }
     }
 
     fn command(&self, n: usize) -> Command {
@@ -100,7 +121,12 @@ impl Servers {
         command.env_clear().env("HOME", folder).env("PATH", std::env::var_os("PATH").unwrap());
         command.env("MAINSPRING_STATE_DIR", folder.join(format!("state{n}")));
         command.env("MAINSPRING_STORE", &self.database).env("MAINSPRING_LISTEN", &address);
-        command.env("MAINSPRING_CLUSTER_ADDRESS", format!("http://{address}"));
+        command.env("MAINSPRING_CLUSTER_ADDRESS", self.url(n, ""));
+        if self.is_tls {
+            command.env("MAINSPRING_TLS_CERT", tls_file("one.cert.pem"));
+            command.env("MAINSPRING_TLS_KEY", tls_file("one.key.pem"));
+            command.env("MAINSPRING_TLS_CA", tls_file("ca.pem"));
+        }
         command.env("MAINSPRING_CLUSTER_NAME", format!("server {n}"));
         command.env("MAINSPRING_CLUSTER_SECRET_FILE", folder.join("secret"));
         command.env("MAINSPRING_CLUSTER_LEASE_MS", LEASE_MS).env("MAINSPRING_DRAIN_MS", "1000");
@@ -134,7 +160,8 @@ impl Servers {
     }
 
     fn url(&self, n: usize, path: &str) -> String {
-        format!("http://127.0.0.1:{}{path}", self.ports[n])
+        let scheme = if self.is_tls { "https" } else { "http" };
+        format!("{scheme}://127.0.0.1:{}{path}", self.ports[n])
     }
 
     /// The token of each server: it is the same.

@@ -1,4 +1,4 @@
-//! Operations on artifacts, and the lifecycle of their bytes.
+//! Operations on artifacts. Their bytes are kept and removed in `blobs.rs`.
 
 use mainspring_core::limits::{check_media_type, check_text};
 use mainspring_core::media::{ANY, media_type};
@@ -93,6 +93,10 @@ impl Kernel {
         let session = self.session_for_change(caller, by).await?;
         let owner = session.owner;
         let session = session.id;
+        if self.shared.options.homes.is_some() {
+            // Before a byte is read: the home of the session gets the whole content.
+            self.shared.check_home(session).await?;
+        }
         check_candidate(&new.kind, false, &new.metadata)?;
         let (staged, artifact) = self.shared.artifact_stage(&owner, session, new.clone(), content).await?;
         let asked = idempotency_key
@@ -310,98 +314,5 @@ impl Shared {
             created_at: self.clock.now(),
         };
         Ok((staged, artifact))
-    }
-
-    /// Keeps staged bytes and commits their artifact: both, or neither unless the process crashes in between. Runs to its
-    /// end even if the caller drops the future.
-    pub(crate) async fn artifact_keep<T, E>(
-        &self,
-        staged: StagedBlob,
-        commit: impl Future<Output = Result<T, E>> + Send + 'static,
-    ) -> Result<T, E>
-    where
-        T: Send + 'static,
-        E: From<Error> + Send + 'static,
-    {
-        let Some(me) = self.me.upgrade() else {
-            return Err(Error::ShuttingDown.into());
-        };
-        let kept = self.tasks.spawn(async move {
-            let blobs = me.blobs()?;
-            let kept = blobs.keep(staged).await?;
-            let outcome = commit.await;
-            if outcome.is_ok() {
-                blobs.done(kept).await;
-            } else {
-                let (hash, marker) = Blobs::give_up(kept);
-                // Unless the bytes are gone the marker stays, and the next start retries.
-                if matches!(me.blob_remove_unused(&hash).await, Ok(true)) {
-                    blobs.marker_remove(&marker).await;
-                }
-            }
-            outcome
-        });
-        kept.await.unwrap_or_else(|_| Err(Error::ShuttingDown.into()))
-    }
-
-    /// Removes the bytes of `hash` if no artifact uses them. Returns false if unused bytes must stay for now.
-    async fn blob_remove_unused(&self, hash: &str) -> Result<bool, Error> {
-        let blobs = self.blobs()?;
-        let _exclusive = blobs.block_commits().await;
-        if self.store.blob_is_used(hash).await? {
-            return Ok(true);
-        }
-        let is_removed = blobs.remove(hash).await?;
-        if is_removed {
-            self.store.blob_forget(hash).await?;
-        }
-        Ok(is_removed)
-    }
-
-    /// Removes the bytes of deleted artifacts that no other artifact uses, unless they stay for some time. Bytes that cannot
-    /// be removed are retried later.
-    pub(crate) async fn blobs_collect(&self) {
-        if self.blobs.as_ref().is_some_and(|blobs| blobs.removal_delay_ms() == 0) {
-            self.loose_blobs_remove().await;
-        }
-    }
-
-    /// Removes the bytes of deleted artifacts that no other artifact uses and that need not stay.
-    pub(crate) async fn loose_blobs_remove(&self) {
-        let collect = async {
-            // The blobs that must stay for now.
-            let mut young = 0;
-            loop {
-                let loose = self.store.blob_loose(young + 100).await?;
-                if loose.len() <= young || self.tasks.is_stopping() {
-                    return Ok::<_, Error>(());
-                }
-                young = 0;
-                for hash in loose {
-                    young += usize::from(!self.blob_remove_unused(&hash).await?);
-                }
-            }
-        };
-        if let Err(error) = collect.await {
-            tracing::warn!(%error, "cannot remove the bytes of deleted artifacts");
-        }
-    }
-
-    /// Finishes or undoes the artifact writes that an earlier process left incomplete.
-    pub(super) async fn blobs_recover(&self) -> Result<(), Error> {
-        let Some(blobs) = &self.blobs else { return Ok(()) };
-        for (hash, marker) in blobs.recover().await? {
-            match self.blob_remove_unused(&hash).await {
-                Ok(true) => blobs.marker_remove(&marker).await,
-                Ok(false) => {}
-                // A start does not wait for an object store.
-                Err(error) if self.options.blob_store.is_some() => {
-                    tracing::warn!(%error, "cannot remove bytes that an earlier process has left");
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        self.blobs_collect().await;
-        Ok(())
     }
 }

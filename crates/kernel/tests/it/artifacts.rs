@@ -72,7 +72,7 @@ fn text_file() -> NewArtifact {
 }
 
 /// Lists the files in the folder of artifacts, relative to it.
-fn files(folder: &TempDir) -> Vec<String> {
+pub(crate) fn files(folder: &TempDir) -> Vec<String> {
     fn walk(at: &Path, found: &mut Vec<PathBuf>) {
         for entry in std::fs::read_dir(at).into_iter().flatten() {
             let path = entry.unwrap().path();

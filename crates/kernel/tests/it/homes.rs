@@ -19,13 +19,13 @@ use crate::cluster::database;
 use crate::world::{NOW, by_key, with_timeout};
 
 /// A server of a group: its membership and its kernel.
-struct Server {
+pub(crate) struct Server {
     standby: Standby,
-    kernel: Kernel,
-    me: Caller,
+    pub(crate) kernel: Kernel,
+    pub(crate) me: Caller,
 }
 
-fn node(n: u8) -> NodeId {
+pub(crate) fn node(n: u8) -> NodeId {
     NodeId::from_random([n; 16])
 }
 
@@ -35,6 +35,16 @@ async fn server(url: &str, n: u8, adapters: &[&str]) -> Server {
 }
 
 async fn server_with_labels(url: &str, n: u8, adapters: &[&str], labels: &[&str]) -> Server {
+    server_with(url, n, adapters, labels, Options::default()).await
+}
+
+pub(crate) async fn server_with(
+    url: &str,
+    n: u8,
+    adapters: &[&str],
+    labels: &[&str],
+    options: Options,
+) -> Server {
     let owned = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
     let seat = Seat {
         node: node(n),
@@ -43,6 +53,7 @@ async fn server_with_labels(url: &str, n: u8, adapters: &[&str], labels: &[&str]
         place: None,
         times: LeaseTimes::new(60_000),
         limit_file: None,
+        settings: mainspring_store::AnnouncedSettings::default(),
         offer: Offer { adapters: owned(adapters), folders: vec![], labels: owned(labels) },
     };
     let standby = Standby::join(url, PostgresOptions::default(), seat).await.unwrap();
@@ -54,7 +65,7 @@ async fn server_with_labels(url: &str, n: u8, adapters: &[&str], labels: &[&str]
         node: Some(node(n)),
         homes: Some(Homes::new(candidates)),
         labels: owned(labels),
-        ..Options::default()
+        ..options
     };
     let (clock, ids) = (Clock::manual(NOW), Ids::seeded(n.into()));
     let kernel =

@@ -55,6 +55,7 @@ mod scheduling;
 mod search;
 mod session_agent;
 mod settings;
+mod shared_blobs;
 mod simulation;
 mod start;
 mod state;

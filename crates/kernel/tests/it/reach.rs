@@ -100,6 +100,7 @@ async fn server(url: &str, n: u8, kernels: &Kernels, faults: &Arc<Faults>) -> Se
         place: None,
         times: LeaseTimes::new(60_000),
         limit_file: None,
+        settings: mainspring_store::AnnouncedSettings::default(),
         offer: Offer::default(),
     };
     let standby = Standby::join(url, PostgresOptions::default(), seat).await.unwrap();

@@ -7,6 +7,7 @@ use tokio_postgres::{Client, Error};
 use super::connect::Connector;
 use super::error::describe;
 use super::migrate::SCHEMA_VERSION;
+use super::settings::{self, Announced};
 use super::{PostgresError, Threads, meters};
 
 /// The number of measurements. The median counts.
@@ -71,6 +72,8 @@ pub struct ServerRow {
     pub seen_ms: i64,
     /// True if it has the lease.
     pub is_active: bool,
+    /// The groups of settings in which it differs from the active server.
+    pub differs: Vec<String>,
 }
 
 impl PostgresCheck {
@@ -146,7 +149,9 @@ async fn holders(client: &Client) -> Result<Vec<FeedHolder>, Error> {
 async fn servers(client: &Client) -> Result<Vec<ServerRow>, Error> {
     let sql = "SELECT n.name, n.address, n.version,
                  (extract(epoch FROM clock_timestamp() - n.seen_at) * 1000)::bigint,
-                 coalesce(l.node_id = n.node_id AND clock_timestamp() < l.expires_at, false)
+                 coalesce(l.node_id = n.node_id AND clock_timestamp() < l.expires_at, false),
+                 -- An earlier version of the tables has no settings.
+                 coalesce(to_jsonb(n) ->> 'settings', '{}')
                FROM nodes n, server_lease l ORDER BY n.name, n.started_at";
     let rows = client.query_typed(sql, &[]).await?;
     let server = |row: &tokio_postgres::Row| {
@@ -156,9 +161,16 @@ async fn servers(client: &Client) -> Result<Vec<ServerRow>, Error> {
             version: row.try_get(2)?,
             seen_ms: row.try_get(3)?,
             is_active: row.try_get(4)?,
+            differs: vec![],
         })
     };
-    rows.iter().map(server).collect()
+    let mut servers = rows.iter().map(server).collect::<Result<Vec<_>, Error>>()?;
+    let announced = rows.iter().map(|row| Announced::read(row, [4, 2, 5]));
+    let announced = announced.collect::<Result<Vec<_>, Error>>()?;
+    for (server, differs) in servers.iter_mut().zip(settings::differences(&announced)) {
+        server.differs = differs;
+    }
+    Ok(servers)
 }
 
 async fn exists(client: &Client, table: &str) -> Result<bool, Error> {

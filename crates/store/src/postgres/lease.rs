@@ -25,6 +25,7 @@ use tokio_postgres::{Client, Error};
 
 use super::connect::Connector;
 use super::error::describe;
+use super::settings::AnnouncedSettings;
 use super::values::{int, typed};
 use super::writer::{Shared, pause};
 
@@ -59,6 +60,8 @@ pub struct Seat {
     pub limit_file: Option<PathBuf>,
     /// What the server can execute.
     pub offer: Offer,
+    /// The settings that have to be the same on all servers.
+    pub settings: AnnouncedSettings,
 }
 
 impl Seat {
@@ -119,11 +122,14 @@ pub(super) async fn join(client: &Client, seat: &Seat) -> Result<(), Error> {
 
 /// Records that a server is there.
 pub(super) async fn beat(client: &Client, seat: &Seat) -> Result<(), Error> {
-    let sql = "INSERT INTO nodes (node_id, name, address, version, offer) VALUES ($1, $2, $3, $4, $5)
+    let sql =
+        "INSERT INTO nodes (node_id, name, address, version, offer, settings) VALUES ($1, $2, $3, $4, $5, $6)
                ON CONFLICT (node_id) DO UPDATE SET seen_at = clock_timestamp()";
     let (node, version) = (seat.node.as_bytes().as_slice(), env!("CARGO_PKG_VERSION"));
     let offer = serde_json::to_string(&seat.offer).unwrap_or_default();
-    client.execute_typed(sql, &typed(&[&node, &seat.name, &seat.address, &version, &offer])).await.map(drop)
+    let settings = serde_json::to_string(&seat.settings).unwrap_or_default();
+    let params = typed(&[&node, &seat.name, &seat.address, &version, &offer, &settings]);
+    client.execute_typed(sql, &params).await.map(drop)
 }
 
 /// Removes a server that stops, and its lease if it has it.

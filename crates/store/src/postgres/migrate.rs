@@ -16,6 +16,8 @@ const MIGRATIONS: &[(usize, &str)] = &[
     (9, include_str!("../../migrations/postgres/0009_placement.sql")),
     (10, include_str!("../../migrations/postgres/0010_permits.sql")),
     (11, include_str!("../../migrations/postgres/0011_announced_waits.sql")),
+    (13, include_str!("../../migrations/postgres/0013_blob_claims.sql")),
+    (14, include_str!("../../migrations/postgres/0014_server_settings.sql")),
 ];
 
 /// The version of the tables that this program writes.

@@ -16,6 +16,7 @@ use super::error::describe;
 use super::homes::{self, Beacon, Homes, POLL_MS};
 use super::lease::{self, Keeper, Seat};
 use super::migrate::migrate;
+use super::settings::{self, Announced};
 use super::values::{get, get_id, get_u64};
 use super::writer::{Shared, pause};
 use super::{PostgresError, PostgresOptions, PostgresStore, SharedPermits, Threads, notices, server};
@@ -56,6 +57,8 @@ pub struct ServerSeen {
     pub permits: [u64; 2],
     /// The sessions that it has in memory, if it is one of several at work.
     pub sessions: u64,
+    /// The groups of settings in which it differs from the active server.
+    pub differs: Vec<String>,
     /// Milliseconds since it joined.
     pub up_ms: u64,
     /// Milliseconds since the server last reported that it is alive.
@@ -86,6 +89,7 @@ impl Standby {
         let client = connector.connect().await.map_err(fail)?;
         migrate(&client).await?;
         lease::join(&client, &seat).await.map_err(fail)?;
+        settings::check(&client, &seat).await?;
         let shared = Arc::<Shared>::default();
         shared.idle_limit_ms.store(seat.times.idle_limit_ms(), Ordering::Release);
         let (active, homes) = (watch::Sender::new(None), watch::Sender::new(Homes::default()));
@@ -213,7 +217,7 @@ impl Standby {
             "SELECT n.node_id, n.name, n.address, n.version,
                coalesce(l.node_id = n.node_id AND clock_timestamp() < l.expires_at, false), {up}, {seen},
                coalesce(clock_timestamp() < w.expires_at, false), n.offer, n.sessions,
-               coalesce(w.workers_held, 0), coalesce(w.in_process_held, 0)
+               coalesce(w.workers_held, 0), coalesce(w.in_process_held, 0), n.settings
              FROM nodes n LEFT JOIN node_leases w USING (node_id), server_lease l ORDER BY n.name, n.started_at"
         );
         let lease = client.query_typed_one(&lease, &[]).await.map_err(fail)?;
@@ -231,13 +235,19 @@ impl Standby {
                 adapters: offer.adapters,
                 labels: offer.labels,
                 permits: [get_u64(row, 10)?, get_u64(row, 11)?],
+                differs: vec![],
                 sessions: if is_at_work { get_u64(row, 9)? } else { 0 },
                 up_ms: get_u64(row, 5)?,
                 seen_ms: get_u64(row, 6)?,
             })
         };
         let damaged = |error: StoreError| PostgresError::Database(error.to_string());
-        let servers = rows.iter().map(read).collect::<Result<_, _>>().map_err(damaged)?;
+        let mut servers = rows.iter().map(read).collect::<Result<Vec<_>, _>>().map_err(damaged)?;
+        let announced = rows.iter().map(|row| Announced::read(row, [4, 3, 12]));
+        let announced = announced.collect::<Result<Vec<_>, _>>().map_err(fail)?;
+        for (server, differs) in servers.iter_mut().zip(settings::differences(&announced)) {
+            server.differs = differs;
+        }
         let takeovers = get_u64(&lease, 0).map_err(damaged)?;
         let waiting = waiting(&client).await.map_err(fail)?;
         Ok(ServersSeen { servers, takeovers, lease_left_ms: get_u64(&lease, 1).map_err(damaged)?, waiting })

@@ -14,15 +14,16 @@ use mainspring_core::{
 use mainspring_kernel::board::LiveStatus;
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
-    AgentRow, AnnouncedWait, ArtifactPage, Chunk, Commit, DatabaseMeters, DelegationsOf, EdgeChange,
-    EdgeRecord, Fence, FoundMessages, GoalTypeRow, GrantPage, IdPage, InboxItem, KeyPage, KeyRef, Loaded,
-    LostEvents, OwnerState, OwnerUsage, PlacedMessage, Request, RunPage, SessionLine, SessionPage,
-    SessionRef, StateAt, StateHistoryOf, Store, StoreError, TreeRow, TreeState, Unfinished, WebhookChange,
+    AgentRow, AnnouncedWait, ArtifactPage, BlobClaim, BlobPurpose, Chunk, Commit, DatabaseMeters,
+    DelegationsOf, EdgeChange, EdgeRecord, Fence, FoundMessages, GoalTypeRow, GrantPage, IdPage, InboxItem,
+    KeyPage, KeyRef, Loaded, LostEvents, OwnerState, OwnerUsage, PlacedMessage, Request, RunPage,
+    SessionLine, SessionPage, SessionRef, StateAt, StateHistoryOf, Store, StoreError, TreeRow, TreeState,
+    Unfinished, WebhookChange,
 };
 
 use super::read::{access, events, ids, records, runs, search, sessions, state, tree, tree_state};
 use super::writer::{EVENT_BITS, pause};
-use super::{PostgresStore, change};
+use super::{PostgresStore, blobs, change};
 use crate::Fault;
 
 /// The longest pause of a reader of all sessions that waits for older transactions.
@@ -548,7 +549,38 @@ impl Store for PostgresStore {
     }
 
     async fn blob_is_used(&self, hash: &str) -> Result<bool, StoreError> {
-        change!(self, change::blob_is_used, hash)
+        let is_used = change!(self, change::blob_is_used, hash)?;
+        // Unused bytes are removed now. A server that was paused must not do that.
+        self.shared.check_held()?;
+        Ok(is_used)
+    }
+
+    async fn blob_claim(&self, claim: &BlobClaim) -> Result<bool, StoreError> {
+        let Some(home) = self.shared.home.get() else { return Ok(true) };
+        for _ in 0..blobs::CLAIM_ATTEMPTS {
+            if change!(self, blobs::claim, claim, *home)? {
+                return Ok(true);
+            }
+            if claim.purpose == BlobPurpose::Remove {
+                break;
+            }
+            pause(blobs::CLAIM_PAUSE_MS).await;
+        }
+        Ok(false)
+    }
+
+    async fn blob_release(&self, claim: ArtifactId) -> Result<(), StoreError> {
+        match self.shared.home.get() {
+            Some(_) => change!(self, blobs::release, claim),
+            None => Ok(()),
+        }
+    }
+
+    async fn processes_at_work(&self) -> Result<Vec<NodeId>, StoreError> {
+        match self.shared.home.get() {
+            Some(_) => read!(self, blobs::processes),
+            None => Ok(vec![]),
+        }
     }
 
     async fn blob_forget(&self, hash: &str) -> Result<(), StoreError> {

@@ -6,7 +6,9 @@ use mainspring_core::permits::{Demand, PermitPool};
 use mainspring_core::placement::Offer;
 use mainspring_core::*;
 use mainspring_kernel::boot_time::boot_time_ms;
-use mainspring_kernel::store::{AnnouncedWait, Commit, Fence, Row, SessionRef, Store, StoreError};
+use mainspring_kernel::store::{
+    AnnouncedWait, BlobClaim, BlobPurpose, Commit, Fence, Row, SessionRef, Store, StoreError,
+};
 use mainspring_store::{Homes, PostgresError, PostgresOptions, PostgresStore, Seat, SharedPermits, Standby};
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -29,6 +31,7 @@ fn seat(n: u8) -> Seat {
         place: Some(format!("place {n}")),
         times: LeaseTimes::new(LEASE_MS),
         limit_file: None,
+        settings: mainspring_store::AnnouncedSettings::default(),
         offer: Offer {
             adapters: vec!["script".into()],
             labels: vec![format!("label-{n}")],
@@ -416,4 +419,48 @@ async fn a_database_of_a_version_without_announced_waits_gets_them() {
     assert_eq!(b.waits_announced().await, Ok(vec![]));
     let kept = b.session_find(OWNER, &SessionRef::Id(session_id(1))).await.unwrap();
     assert!(kept.is_some(), "what was stored is kept");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bytes_are_not_stored_at_one_server_and_removed_at_another() {
+    let url = database();
+    let (first, a) = join(&url, seat(1)).await;
+    let (_second, b) = join(&url, seat(2)).await;
+    let claim = |n: u8, hash: &str, purpose| BlobClaim {
+        id: ArtifactId::from_random([n; 16]),
+        hash: hash.into(),
+        purpose,
+    };
+    let store = |n, hash: &str| claim(n, hash, BlobPurpose::Store);
+    let remove = |n, hash: &str| claim(n, hash, BlobPurpose::Remove);
+    // Several store the same bytes; nobody removes them until all have ended.
+    assert_eq!(a.blob_claim(&store(1, "x")).await, Ok(true));
+    assert_eq!(b.blob_claim(&store(2, "x")).await, Ok(true));
+    assert_eq!(b.blob_claim(&remove(3, "x")).await, Ok(false));
+    assert_eq!(b.blob_claim(&remove(4, "y")).await, Ok(true), "other bytes");
+    a.blob_release(store(1, "x").id).await.unwrap();
+    assert_eq!(a.blob_claim(&remove(5, "x")).await, Ok(false));
+    b.blob_release(store(2, "x").id).await.unwrap();
+    assert_eq!(a.blob_claim(&remove(6, "x")).await, Ok(true));
+    assert_eq!(b.blob_claim(&remove(7, "x")).await, Ok(false), "one removal at a time");
+    // A claim to store waits for the end of the removal.
+    let storing = store(8, "x");
+    let mut waiting = std::pin::pin!(b.blob_claim(&storing));
+    tokio::select! {
+        biased;
+        claimed = &mut waiting => panic!("{claimed:?} during the removal"),
+        () = async { assert_eq!(b.blob_claim(&remove(9, "x")).await, Ok(false)) } => {}
+    }
+    a.blob_release(remove(6, "x").id).await.unwrap();
+    assert_eq!(waiting.await, Ok(true));
+    // The claims of a server that has ended hold up nobody.
+    assert_eq!(a.blob_claim(&store(10, "of a")).await, Ok(true));
+    assert_eq!(a.blob_claim(&remove(11, "also of a")).await, Ok(true));
+    assert_eq!(b.processes_at_work().await.unwrap().len(), 2);
+    first.leave().await.unwrap();
+    assert_eq!(b.processes_at_work().await, Ok(vec![node(2)]));
+    assert_eq!(b.blob_claim(&remove(12, "of a")).await, Ok(true));
+    assert_eq!(b.blob_claim(&store(13, "also of a")).await, Ok(true));
+    assert!(a.blob_claim(&remove(14, "z")).await.is_err());
+    assert!(a.blob_is_used("z").await.is_err(), "it may not remove bytes any more");
 }

@@ -22,6 +22,7 @@ fn seat(n: u8) -> Seat {
         place: Some(format!("place {n}")),
         times: LeaseTimes::new(LEASE_MS),
         limit_file: None,
+        settings: mainspring_store::AnnouncedSettings::default(),
         offer: Offer::default(),
     }
 }

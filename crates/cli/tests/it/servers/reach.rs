@@ -198,6 +198,14 @@ async fn only_a_server_can_say_that_a_request_was_forwarded() {
         let (status, problem) = (answer.status(), answer.json::<Value>().await.unwrap());
         assert_eq!((status, &problem["code"]), (StatusCode::FORBIDDEN, &json!("forbidden")), "{problem}");
     }
+    // With the proof, and forwarded as often as possible: the leader would not notice the webhook.
+    let context = "mainspring 2026-11-18 requests between the servers of a cluster";
+    let key = blake3::derive_key(context, b"a secret of all servers");
+    let proof = blake3::keyed_hash(&key, b"forwarded 2").to_hex().to_string();
+    let request = servers.request(other, Method::POST, "/v1/webhooks").json(&hook);
+    let request = request.header("mainspring-forwarded", "2").header("mainspring-cluster-proof", &proof);
+    let answer = request.send().await.unwrap();
+    assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE, "{}", answer.text().await.unwrap());
     let request = servers.request(other, Method::POST, "/cluster/requests").json(&json!({}));
     assert_eq!(request.send().await.unwrap().status(), StatusCode::FORBIDDEN);
     let listed = send(servers.request(other, Method::GET, "/v1/webhooks")).await.unwrap();
