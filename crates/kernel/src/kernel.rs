@@ -65,6 +65,7 @@ mod lists;
 mod loading;
 mod logins;
 mod memory;
+mod moves;
 mod networks;
 mod open_waits;
 mod options;
@@ -183,6 +184,7 @@ pub(crate) struct Shared {
     webhooks_changed: watch::Sender<()>,
     usage_sums: usage_sums::UsageSums,
     elsewhere: homes::Elsewhere,
+    moves: moves::Moves,
     pub(crate) pins: Pins,
     pub(crate) agent_tokens: Arc<agent_tokens::AgentTokens>,
     pub(crate) host_calls: host_calls::HostCalls,
@@ -257,6 +259,7 @@ impl Kernel {
             webhooks_changed: watch::Sender::new(()),
             usage_sums: usage_sums::UsageSums::default(),
             elsewhere: homes::Elsewhere::default(),
+            moves: moves::Moves::default(),
             pins: Pins::default(),
             agent_tokens: Arc::default(),
             host_calls: host_calls::HostCalls::new(started_at),
@@ -438,8 +441,9 @@ impl Kernel {
         let _ = self.work().wait_for(|work| work.queued == 0 && work.active == 0).await;
     }
 
-    /// Lets active runs finish for `time`, as [`Kernel::drain`] does. While the store cannot be written, no end can be
-    /// recorded: then the last part of `time` is left for [`Kernel::shutdown`], which gives up when `time` has passed.
+    /// Lets active runs finish for `time`, as [`Kernel::drain`] does, and hands sessions over if other processes share the
+    /// store. While the store cannot be written, no end can be recorded: then the last part of `time` is left for
+    /// [`Kernel::shutdown`], which gives up when `time` has passed.
     pub async fn drain_for(&self, time: std::time::Duration) {
         let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let clock = &self.shared.clock;
@@ -452,8 +456,12 @@ impl Kernel {
             stop_time.await;
             self.shared.store_health.failed().await;
         };
+        let drained = async {
+            self.hand_over().await;
+            self.drain().await;
+        };
         tokio::select! {
-            () = self.drain() => {}
+            () = drained => {}
             () = failed_late => {}
             () = clock.sleep_until_moment(until) => {}
         }

@@ -249,6 +249,11 @@ impl Scheduler {
         self.grant();
     }
 
+    /// Removes the requests for `run`: it is not executed here any more.
+    pub(crate) fn withdraw(&self, owner: &str, run: RunId) {
+        self.0.lock().withdraw(owner, run);
+    }
+
     fn permit(&self, owner: &str, adapter: &str, run: RunId, source: PermitSource) -> Permit {
         let (owner, adapter) = (owner.to_owned(), adapter.to_owned());
         Permit { scheduler: self.clone(), owner, adapter, run, source, live: true }
@@ -388,6 +393,20 @@ impl SchedulerState {
             slots.used -= 1;
         }
         self.waited_for_by.remove(run);
+    }
+
+    fn withdraw(&mut self, owner: &str, run: RunId) {
+        let Some(requests) = self.requests.get_mut(owner) else { return };
+        for queue in requests.0.values_mut() {
+            let lent = queue.iter().filter(|request| request.run == run && request.lender.is_some()).count();
+            self.borrowers -= lent;
+            queue.retain(|request| request.run != run);
+        }
+        requests.0.retain(|_, queue| !queue.is_empty());
+        if requests.0.is_empty() {
+            self.requests.remove(owner);
+            self.round_robin.retain(|known| known != owner);
+        }
     }
 
     /// Removes the next request there is a permit for, and takes that permit. Its owner moves to the end of the order.

@@ -99,6 +99,20 @@ pub trait Store: Send + Sync + 'static {
         Ok(false)
     }
 
+    /// Makes the process `node` the home of a session whose lease this process has: voids `fence`. That process has to load
+    /// the session if it `has_work`. Returns false, and changes nothing, if `node` cannot become the home or the lease is
+    /// void.
+    async fn home_give(&self, fence: Fence, node: NodeId, has_work: bool) -> Result<bool, StoreError> {
+        let _ = (fence, node, has_work);
+        Ok(false)
+    }
+
+    /// Gives up being the home of the sessions that are not in memory, except for those in `kept`.
+    async fn homes_free(&self, kept: &[SessionId]) -> Result<(), StoreError> {
+        let _ = kept;
+        Ok(())
+    }
+
     /// Lists the sessions that other processes have in memory, with their activity.
     async fn live_elsewhere(&self) -> Result<Vec<(Session, LiveStatus)>, StoreError> {
         Ok(vec![])

@@ -119,6 +119,8 @@ pub(crate) enum Signal {
     Granted(Permit),
     /// The last controller has left.
     Release,
+    /// The process drains: hand the session over if nothing acts for it.
+    HandOver(oneshot::Sender<()>),
     /// The process stops: stop the active run.
     Shutdown(oneshot::Sender<()>),
 }
@@ -132,7 +134,7 @@ impl Input {
                 Command::Snapshot(_) | Command::Create(..) | Command::Open { .. } | Command::Close(_)
             ),
             Self::Report(report) => !matches!(report, Report::Head { .. } | Report::TakeWritten { .. }),
-            Self::Signal(_) => true,
+            Self::Signal(signal) => !matches!(signal, Signal::HandOver(_)),
         }
     }
 

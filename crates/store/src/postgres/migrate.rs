@@ -16,6 +16,7 @@ const MIGRATIONS: &[(usize, &str)] = &[
     (9, include_str!("../../migrations/postgres/0009_placement.sql")),
     (10, include_str!("../../migrations/postgres/0010_permits.sql")),
     (11, include_str!("../../migrations/postgres/0011_announced_waits.sql")),
+    (12, include_str!("../../migrations/postgres/0012_draining.sql")),
 ];
 
 /// The version of the tables that this program writes.

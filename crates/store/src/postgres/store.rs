@@ -123,8 +123,31 @@ impl Store for PostgresStore {
 
     async fn home_assign(&self, session: SessionId, node: NodeId) -> Result<bool, StoreError> {
         match self.shared.home.get() {
-            Some(home) => change!(self, change::home_assign, session, *home, node),
+            Some(home) => {
+                let assigned = change!(self, change::home_assign, session, *home, node);
+                self.shared.written.notify_one();
+                assigned
+            }
             None => Ok(false),
+        }
+    }
+
+    async fn home_give(&self, fence: Fence, node: NodeId, has_work: bool) -> Result<bool, StoreError> {
+        if self.shared.home.get().is_none() {
+            return Ok(false);
+        }
+        let is_given = change!(self, change::home_give, fence, node, has_work)?;
+        if is_given {
+            self.shared.forget(fence);
+            self.shared.written.notify_one();
+        }
+        Ok(is_given)
+    }
+
+    async fn homes_free(&self, kept: &[SessionId]) -> Result<(), StoreError> {
+        match self.shared.home.get() {
+            Some(home) => change!(self, change::homes_free, *home, kept),
+            None => Ok(()),
         }
     }
 
