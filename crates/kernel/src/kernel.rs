@@ -27,6 +27,7 @@ use crate::folders::{Folders, check_folder_usable};
 use crate::ids::Ids;
 use crate::images::Images;
 use crate::meters::{Counts, Meters};
+use crate::owner_blocks::OwnerBlocks;
 use crate::owner_events::OwnerWakers;
 use crate::parked::Parked;
 use crate::pins::Pins;
@@ -145,6 +146,7 @@ pub(crate) struct Shared {
     pub(crate) adapters: BTreeMap<String, Arc<dyn Adapter>>,
     pub(crate) options: Options,
     pub(crate) owner_limits: OwnerLimits,
+    pub(crate) owner_blocks: Arc<OwnerBlocks>,
     pub(crate) clock: Clock,
     pub(crate) ids: Ids,
     pub(crate) node: NodeId,
@@ -228,6 +230,7 @@ impl Kernel {
             adapters,
             options,
             owner_limits,
+            owner_blocks: Arc::default(),
             clock,
             ids,
             node,
@@ -271,12 +274,24 @@ impl Kernel {
         kernel.watch_store();
         let Shared { tasks, parked, me, .. } = &*kernel.shared;
         tasks.spawn(crate::parked::watch(me.clone(), parked.clone()));
+        kernel.share_owner_limits();
         if let Err(error) = kernel.recover().await {
             kernel.shutdown().await;
             return Err(error);
         }
         kernel.begin_work();
         Ok(kernel)
+    }
+
+    /// Begins to share the limits of owners with the other processes, if there are limits and other processes.
+    fn share_owner_limits(&self) {
+        let Shared { options, owner_limits, owner_blocks, scheduler, clock, tasks, me, .. } = &*self.shared;
+        if options.homes.is_some() && owner_limits.has_run_limits() {
+            scheduler.share_limits();
+            let keep =
+                crate::owner_blocks::keep(me.clone(), owner_blocks.clone(), clock.clone(), tasks.clone());
+            tasks.spawn(keep);
+        }
     }
 
     /// Starts the tasks of a recovered kernel, and executes runs from now on.
@@ -697,6 +712,11 @@ impl Shared {
         });
     }
 
+    /// The queued runs of an owner.
+    pub(crate) fn queued_of(&self, owner: &str) -> usize {
+        self.queued.lock().get(owner).copied().unwrap_or(0)
+    }
+
     /// Refuses one more queued run of `owner` if the queue is full, or if the owner has its share of it.
     pub(crate) fn check_queue(&self, owner: &str) -> Result<(), Error> {
         let limit = self.options.limits.queue_total;
@@ -707,7 +727,7 @@ impl Shared {
         if waiting >= limit {
             return Err(Error::Overloaded { what: "the queue", limit });
         }
-        let own = self.queued.lock().get(owner).copied().unwrap_or(0);
+        let own = self.queued_of(owner);
         self.check_share(Resource::QueuedPrompts, owner, own, limit - waiting)
     }
 }

@@ -17,6 +17,7 @@ const MIGRATIONS: &[(usize, &str)] = &[
     (10, include_str!("../../migrations/postgres/0010_permits.sql")),
     (11, include_str!("../../migrations/postgres/0011_announced_waits.sql")),
     (12, include_str!("../../migrations/postgres/0012_draining.sql")),
+    (13, include_str!("../../migrations/postgres/0013_owner_blocks.sql")),
 ];
 
 /// The version of the tables that this program writes.

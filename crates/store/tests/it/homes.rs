@@ -4,9 +4,12 @@ use std::sync::Arc;
 
 use mainspring_core::permits::{Demand, PermitPool};
 use mainspring_core::placement::Offer;
+use mainspring_core::quota::OwnerPool;
 use mainspring_core::*;
 use mainspring_kernel::boot_time::boot_time_ms;
-use mainspring_kernel::store::{AnnouncedWait, Commit, Fence, Row, SessionRef, Store, StoreError};
+use mainspring_kernel::store::{
+    AnnouncedWait, Commit, Fence, OwnerBlock, Row, SessionRef, Store, StoreError,
+};
 use mainspring_store::{Homes, PostgresError, PostgresOptions, PostgresStore, Seat, SharedPermits, Standby};
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -303,6 +306,36 @@ async fn permits_of_all_servers_follow_the_demand_and_end_with_their_server() {
     watch.await;
     let early = held.lock().iter().any(|(servers, size)| servers == "2" && *size > 2);
     assert!(!early, "{held:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn blocks_of_an_owners_limit_are_never_more_than_the_limit_and_end_with_their_server() {
+    let url = database();
+    let (_first, a) = join(&url, seat(1)).await;
+    let (second, b) = join(&url, seat(2)).await;
+    let pool = OwnerPool::ActiveRuns;
+    let block = |held, wanted| OwnerBlock { pool, owner: "ada".into(), held, wanted };
+    assert_eq!(a.owner_block_take(pool, "ada", 3, 2).await, Ok(2));
+    assert_eq!(b.owner_block_take(pool, "ada", 3, 2).await, Ok(1));
+    assert_eq!(a.owner_block_take(pool, "ada", 3, 3).await, Ok(2), "nothing is left");
+    assert_eq!(b.owner_block_take(pool, "bob", 3, 3).await, Ok(3), "owners have limits of their own");
+    assert_eq!(b.owner_block_take(OwnerPool::QueuedPrompts, "ada", 3, 3).await, Ok(3));
+    let known = [(pool, "ada".to_owned()), (pool, "bob".to_owned())];
+    let wanting = a.owner_blocks_wanted(&known).await.unwrap();
+    assert_eq!(wanting.into_iter().collect::<Vec<_>>(), [((pool, "ada".to_owned()), 1)]);
+    // One gives up a part, which the other one takes.
+    a.owner_blocks_write(&[block(1, 1)]).await.unwrap();
+    assert_eq!(b.owner_block_take(pool, "ada", 3, 3).await, Ok(2));
+    // Both take at the same time.
+    a.owner_blocks_write(&[block(0, 0)]).await.unwrap();
+    b.owner_blocks_write(&[block(0, 0)]).await.unwrap();
+    assert_eq!(psql(&url, "SELECT count(*) FROM owner_blocks WHERE owner_id = 'ada' AND pool = 0"), "0");
+    let (at_a, at_b) =
+        tokio::join!(a.owner_block_take(pool, "ada", 3, 3), b.owner_block_take(pool, "ada", 3, 3));
+    assert_eq!(at_a.unwrap() + at_b.unwrap(), 3);
+    second.leave().await.unwrap();
+    assert_eq!(a.owner_block_take(pool, "ada", 3, 3).await, Ok(3));
+    assert!(b.owner_block_take(pool, "ada", 3, 1).await.is_err(), "a server that has left takes nothing");
 }
 
 #[tokio::test(flavor = "multi_thread")]
