@@ -50,6 +50,9 @@ pub struct ClusterServer {
     /// True if the server executes sessions.
     #[serde(default)]
     pub working: bool,
+    /// True if the server hands its sessions over to others, because it is going to stop.
+    #[serde(default)]
+    pub draining: bool,
     /// The sessions that the server has in memory, if all servers execute sessions.
     #[serde(default)]
     pub sessions: u64,

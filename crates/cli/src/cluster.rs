@@ -39,6 +39,7 @@ impl Cluster {
         let notes: Vec<String> = notes.chain(cluster.servers.iter().filter_map(differences)).collect();
         let rows = cluster.servers.into_iter().map(|server| {
             let role = match (server.active, server.working) {
+                (_, true) if server.draining => "draining",
                 (true, _) if shares_work => "leads",
                 (true, _) => "active",
                 (false, true) => "at work",

@@ -7,10 +7,12 @@
 //! ```
 //!
 //! A session that has lost its home is placed again by its labels: no server without them ever executes it. Its adapter and
-//! folder only decide among the servers that have the labels.
+//! folder only decide among the servers that have the labels. A server that drains gets a session only if no other server
+//! can take it, and its own sessions move to servers that can execute all of their runs.
 //!
 //! Invariant: the same servers and the same wish give the same home, whichever server decides.
 
+use std::cmp::Ordering;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -85,27 +87,52 @@ pub struct Candidate {
     pub offer: Offer,
     /// The sessions that it has in memory.
     pub sessions: u64,
+    /// True if it hands its sessions over because it is going to stop.
+    pub is_draining: bool,
 }
 
 /// Chooses the home of a new session among `servers`, for a request that the server `here` has received. None if no server
 /// can execute it.
 pub fn place(wish: Wish<'_>, here: NodeId, servers: &[Candidate]) -> Option<NodeId> {
-    let able = || servers.iter().filter(|server| server.offer.covers(wish));
-    let least = able().min_by(|a, b| (a.sessions, &a.name).cmp(&(b.sessions, &b.name)))?;
+    let able = |server: &&Candidate| server.offer.covers(wish);
+    let stays = |server: &&Candidate| able(server) && !server.is_draining;
+    let Some(least) = servers.iter().filter(stays).min_by(|a, b| by_load(a, b)) else {
+        let draining = || servers.iter().filter(able);
+        let kept = draining().find(|server| server.node == here);
+        return kept.or_else(|| draining().min_by(|a, b| by_load(a, b))).map(|server| server.node);
+    };
     let most = least.sessions.saturating_mul(KEEP_FACTOR).max(KEEP_BELOW);
-    let kept = able().find(|server| server.node == here && server.sessions <= most);
+    let kept = servers.iter().filter(stays).find(|server| server.node == here && server.sessions <= most);
     Some(kept.unwrap_or(least).node)
 }
 
-/// Chooses the home of a session that has lost it. The server `here` takes every session whose labels it has, so that
-/// parents and their children stay together. None if no server has the labels.
+/// Chooses the home of a session that has lost it. The server `here` takes every session whose labels it has unless it
+/// drains, so that parents and their children stay together. None if no server has the labels.
 pub fn place_again(wish: Wish<'_>, here: NodeId, servers: &[Candidate]) -> Option<NodeId> {
     let labelled = || servers.iter().filter(|server| server.offer.has_labels(wish.labels));
-    if labelled().any(|server| server.node == here) {
+    if labelled().any(|server| server.node == here && !server.is_draining) {
         return Some(here);
     }
-    let rank = |server: &&Candidate| (!server.offer.covers(wish), server.sessions, server.name.clone());
+    let rank = |server: &&Candidate| {
+        let is_other = server.node != here;
+        (server.is_draining, is_other, !server.offer.covers(wish), server.sessions, server.name.clone())
+    };
     labelled().min_by_key(rank).map(|server| server.node)
+}
+
+/// Chooses the server to which the server `here` hands a session over: the least busy one that can execute all of its
+/// runs and does not drain. None if the session has to stay.
+pub fn place_elsewhere(wishes: &[Wish<'_>], here: NodeId, servers: &[Candidate]) -> Option<NodeId> {
+    let able = |server: &&Candidate| {
+        let covers_all = || wishes.iter().all(|wish| server.offer.covers(*wish));
+        server.node != here && !server.is_draining && covers_all()
+    };
+    servers.iter().filter(able).min_by(|a, b| by_load(a, b)).map(|server| server.node)
+}
+
+/// Orders servers by their sessions, and servers with equally many by name.
+fn by_load(a: &Candidate, b: &Candidate) -> Ordering {
+    (a.sessions, &a.name).cmp(&(b.sessions, &b.name))
 }
 
 /// Explains that no server has all of `labels`, for the caller.
@@ -164,7 +191,7 @@ mod tests {
     fn server(n: u8, sessions: u64, adapters: &[&str], folders: &[&str]) -> Candidate {
         let owned = |list: &[&str]| list.iter().map(|&text| text.to_owned()).collect();
         let offer = Offer { adapters: owned(adapters), folders: owned(folders), labels: vec![] };
-        Candidate { node: node(n), name: format!("server {n}"), offer, sessions }
+        Candidate { node: node(n), name: format!("server {n}"), offer, sessions, is_draining: false }
     }
 
     fn wish<'a>(adapter: &'a str, folder: Option<&'a str>) -> Wish<'a> {
@@ -242,6 +269,48 @@ mod tests {
             refused("a b eu"),
             format!("no server has the labels `a`, `b` that the session needs: {have}")
         );
+    }
+
+    #[test]
+    fn a_server_that_drains_gets_no_session_that_another_one_can_take() {
+        let draining = |n, sessions, adapters: &[&str]| {
+            let server = server(n, sessions, adapters, &[]);
+            Candidate { is_draining: true, ..server }
+        };
+        let servers = [
+            draining(1, 0, &["script", "coder"]),
+            server(2, 90, &["script"], &[]),
+            draining(3, 0, &["coder"]),
+        ];
+        let at = |n| Some(node(n));
+        let placed = |adapter| {
+            let wish = wish(adapter, None);
+            (place(wish, node(1), &servers), place_again(wish, node(1), &servers))
+        };
+        assert_eq!(placed("script"), (at(2), at(2)));
+        // Only servers that drain have the adapter. The labels, which all of them have, decide about one that exists.
+        assert_eq!(placed("coder"), (at(1), at(2)));
+        assert_eq!(place(wish("coder", None), node(2), &servers), at(1));
+        assert_eq!(
+            place_again(wish("coder", None), node(1), &servers[..1]),
+            at(1),
+            "there is no other server"
+        );
+    }
+
+    #[test]
+    fn a_session_moves_to_the_least_busy_server_that_can_execute_all_of_its_runs() {
+        let servers = [
+            server(1, 0, &["script", "coder"], &[]),
+            server(2, 9, &["script", "coder"], &["/srv"]),
+            server(3, 8, &["script"], &[]),
+            Candidate { is_draining: true, ..server(4, 0, &["script", "coder"], &[]) },
+        ];
+        let moved = |wishes: &[Wish<'_>]| place_elsewhere(wishes, node(1), &servers);
+        assert_eq!(moved(&[wish("script", None)]), Some(node(3)));
+        assert_eq!(moved(&[wish("script", None), wish("coder", None)]), Some(node(2)));
+        assert_eq!(moved(&[wish("script", Some("/home")), wish("coder", Some("/srv/a"))]), None);
+        assert_eq!(place_elsewhere(&[wish("script", None)], node(1), &servers[..1]), None, "it stays");
     }
 
     #[test]

@@ -4,6 +4,10 @@
 //! an owner is refused once it uses as much as is still free. One owner alone takes at most half of a pool, two take a
 //! third each, and a newcomer always finds room. The owner that the server itself acts for takes what there is. Limits
 //! that an operator sets come on top.
+//!
+//! In a cluster, the limits of active runs and of queued prompts hold over all servers. Each server has a block of a limit,
+//! which it takes from what the others leave. A server gives up what it does not use of its block if another one wants more
+//! than it has.
 
 use serde::Serialize;
 
@@ -113,6 +117,26 @@ impl PoolUse {
     }
 }
 
+/// A limit of an owner that holds over all servers of a cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum OwnerPool {
+    /// [`Quotas::active_runs`].
+    ActiveRuns = 0,
+    /// [`Quotas::queued_prompts`].
+    QueuedPrompts = 1,
+}
+
+/// The part of a block of `limit` that a server keeps of the `held` part, of which it uses `used`, while `wanting` other
+/// servers want more than they have. If there is less than one for each, a server passes on what it has after each use.
+pub fn kept_block(limit: usize, held: usize, used: usize, wanting: usize) -> usize {
+    let servers = wanting + 1;
+    match wanting {
+        0 => held,
+        _ if limit < servers => held.min(used),
+        _ => held.min(used.max(limit.div_ceil(servers))),
+    }
+}
+
 /// The amount that an owner may store, as it is before something is added.
 pub fn may_store(used: u64, added: u64, limit: u64) -> bool {
     limit == 0 || used.saturating_add(added) <= limit
@@ -160,6 +184,20 @@ mod tests {
         assert!(!pool(50, 2, 2, false));
         assert!(pool(50, 1, 2, true));
         assert!(!pool(3, 3, 0, true));
+    }
+
+    #[test]
+    fn a_server_keeps_what_it_uses_of_its_block_and_its_part_of_the_limit() {
+        assert_eq!(kept_block(10, 10, 0, 0), 10, "nobody else wants it");
+        assert_eq!(kept_block(10, 10, 0, 1), 5);
+        assert_eq!(kept_block(10, 10, 8, 1), 8, "runs are not stopped");
+        assert_eq!(kept_block(3, 3, 0, 1), 2);
+        assert_eq!(kept_block(10, 2, 1, 4), 2, "it has no more than its part");
+        assert_eq!(
+            (kept_block(2, 1, 1, 2), kept_block(2, 1, 0, 2)),
+            (1, 0),
+            "it is passed on after each run"
+        );
     }
 
     #[test]

@@ -12,9 +12,9 @@ use axum::response::{IntoResponse, Response};
 use futures_util::stream::{self, Stream};
 use mainspring_api::{EventsQuery, Page, SubscriptionMode, Thought};
 use mainspring_core::{Body, Event, Position, RunId, RunStatus};
-use mainspring_kernel::Kernel;
 use mainspring_kernel::feed::{Item, Subscription};
 use mainspring_kernel::kernel::{Accepted, Caller};
+use mainspring_kernel::{Error, Kernel};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 use utoipa::IntoParams;
 
@@ -239,6 +239,8 @@ fn frames(reader: Reader) -> impl Stream<Item = Bytes> {
             };
             let item = match item {
                 Ok(item) => item,
+                // The client reconnects with its last id, and reads on at the new home of the session.
+                Err(Error::Elsewhere { .. }) => return None,
                 Err(error) => {
                     // The client reconnects with its last id and gets the error as a response.
                     tracing::warn!(%error, "stream ended with an error");

@@ -30,7 +30,7 @@ pub(super) fn alive() -> Health {
     Health { status: "ok".into(), version: env!("CARGO_PKG_VERSION").into(), failed_sessions: vec![] }
 }
 
-/// Readiness: the store answers and the server is not shutting down
+/// Readiness: the store answers and the server neither drains nor shuts down
 #[utoipa::path(
     get, path = "/ready", security(()),
     responses((status = 200, description = "The server accepts requests", body = Health)),
@@ -38,7 +38,7 @@ pub(super) fn alive() -> Health {
 )]
 pub(super) async fn ready(State(http): State<Http>) -> Result<Json<Health>, Problem> {
     http.kernel.check_store().await?;
-    if http.stop.is_cancelled() {
+    if http.stop.is_cancelled() || http.kernel.is_draining() {
         return Err(mainspring_kernel::Error::ShuttingDown.into());
     }
     Ok(Json(alive()))

@@ -26,6 +26,7 @@ use mainspring_kernel::Kernel;
 use mainspring_kernel::kernel::Secret;
 use mainspring_kernel::kernel::homes::placeable;
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use crate::forward::{self, ForwardOptions, Gone, Peer};
 use crate::kept::KeptBody;
@@ -67,6 +68,7 @@ struct Shared {
     client: reqwest::Client,
     servers: watch::Receiver<Servers>,
     options: ForwardOptions,
+    stop: CancellationToken,
 }
 
 /// What a request is about.
@@ -95,14 +97,16 @@ enum Target {
 pub(super) struct BelongsTo(pub(super) NodeId);
 
 impl Homes {
-    /// Routes requests among `servers`. Fails if the certificates cannot be used.
+    /// Routes requests among `servers`. When `stop` is cancelled, the streams of other servers that it passes on end too.
+    /// Fails if the certificates cannot be used.
     pub fn new(
         kernel: Kernel,
         servers: watch::Receiver<Servers>,
         options: ForwardOptions,
+        stop: CancellationToken,
     ) -> Result<Self, String> {
         let client = forward::client(&options)?;
-        Ok(Self(Arc::new(Shared { kernel, client, servers, options })))
+        Ok(Self(Arc::new(Shared { kernel, client, servers, options, stop })))
     }
 
     /// Adds the routing to the router of this server.
@@ -142,7 +146,8 @@ async fn here(homes: &Shared, request: Request, next: Next, hops: u8) -> Respons
         return next.run(request).await;
     }
     let is_of_agent = homes.is_of_agent(request.headers());
-    let is_placeable = hops == 0 && creates(&request);
+    // A server that does not know yet that this one drains has placed the session here.
+    let is_placeable = (hops == 0 || homes.kernel.is_draining()) && creates(&request);
     let (request, parts, kept) = keep(&homes.kernel, request);
     let answer = match is_placeable {
         true => placeable(next.run(request)).await,
@@ -265,14 +270,14 @@ impl Shared {
         };
         let leads = target == Target::Leader;
         let gone = || {
-            let mut servers = self.servers.clone();
+            let (mut servers, stop) = (self.servers.clone(), self.stop.clone());
             Box::pin(async move {
                 let is_gone = |now: &Servers| {
                     now.address(node).is_none() || (leads && now.leader.is_some_and(|it| it != node))
                 };
-                if servers.wait_for(is_gone).await.is_err() {
-                    // This server stops: its connections are closed.
-                    std::future::pending::<()>().await;
+                tokio::select! {
+                    Ok(_) = servers.wait_for(is_gone) => {}
+                    () = stop.cancelled() => {}
                 }
             }) as Gone
         };

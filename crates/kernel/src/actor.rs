@@ -41,6 +41,7 @@ mod fail;
 mod feedback;
 mod goals;
 mod grant;
+mod hand_over;
 mod inbox;
 mod lifetime;
 mod limits;
@@ -180,6 +181,9 @@ impl Actor {
                 None => Box::pin(self.tick()).await,
             }
             self.report_status();
+            if self.shared.is_draining() {
+                Box::pin(self.hand_over()).await;
+            }
             if self.lifetime.is_shutting_down() && !self.active.as_ref().is_some_and(Active::is_acting) {
                 self.lifetime.end();
             }
@@ -197,6 +201,10 @@ impl Actor {
             Input::Report(report) => Box::pin(self.handle_report(report)).await,
             Input::Signal(Signal::Granted(permit)) => Box::pin(self.granted(permit)).await,
             Input::Signal(Signal::Shutdown(done)) => self.shut_down(done).await,
+            Input::Signal(Signal::HandOver(done)) => {
+                Box::pin(self.hand_over()).await;
+                drop(done);
+            }
             Input::Signal(Signal::Release) => {}
         }
         self.order_permit();
@@ -364,8 +372,9 @@ impl Actor {
         if self.had_failed && !self.lifetime.is_shutting_down() {
             self.clear_failure();
         }
+        let moved_to = self.lifetime.moved_to();
         // When the process stops, the last streamed text is written after this, under the lease.
-        if !self.lifetime.is_shutting_down() {
+        if !self.lifetime.is_shutting_down() && moved_to.is_none() {
             self.shared.lease_release(self.fence).await;
         }
         self.rx.close();
@@ -373,7 +382,10 @@ impl Actor {
         if is_over {
             self.shared.remove_actor(self.fence.session, &self.tx);
             self.feed.authorize(None);
-            self.feed.close();
+            match moved_to {
+                Some(node) => self.feed.moved(node),
+                None => self.feed.close(),
+            }
             if let Some(active) = self.active.as_ref().filter(|active| active.task.is_some()) {
                 // The outcome is not recorded any more, but nothing may go on acting.
                 active.task.iter().for_each(AbortHandle::abort);

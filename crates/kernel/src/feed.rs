@@ -12,7 +12,7 @@
 //!
 //! ```text
 //! loading ──▶ unloaded ◀──────▶ live ──▶ closed        loading | unloaded | live ──▶ failed
-//!          (readers alone)  (with an actor)
+//!          (readers alone)  (with an actor)            unloaded | live ──▶ moved
 //! ```
 //!
 //! A feed belongs to its session, not to its actor: readers keep it while the session is not in memory, and it
@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use mainspring_api::OpenText;
 use mainspring_core::stream::Stored;
-use mainspring_core::{AttemptId, Cursor, Event, MessageId, Position, RunId, SessionId, Visibility};
+use mainspring_core::{AttemptId, Cursor, Event, MessageId, NodeId, Position, RunId, SessionId, Visibility};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
@@ -97,6 +97,8 @@ enum Phase {
     Unloaded,
     /// The session was deleted, or the process is stopping.
     Closed,
+    /// Another process that shares the store is the home of the session now.
+    Moved(NodeId),
     /// The session could not be loaded.
     Failed(Error),
 }
@@ -366,6 +368,12 @@ impl Feed {
     pub(crate) fn needed_by_commit(&self) -> Vec<Chunk> {
         let state = self.state.lock();
         state.chunks(&state.stored.needed_by_commit(state.at().pos))
+    }
+
+    /// True if all streamed text is stored.
+    pub(crate) fn is_stored(&self) -> bool {
+        let state = self.state.lock();
+        state.stored.needed_by_commit(state.pos).is_empty()
     }
 
     /// Records that the commit in progress is durable, with the text before it.

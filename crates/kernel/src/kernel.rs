@@ -27,6 +27,7 @@ use crate::folders::{Folders, check_folder_usable};
 use crate::ids::Ids;
 use crate::images::Images;
 use crate::meters::{Counts, Meters};
+use crate::owner_blocks::OwnerBlocks;
 use crate::owner_events::OwnerWakers;
 use crate::parked::Parked;
 use crate::pins::Pins;
@@ -66,6 +67,7 @@ mod lists;
 mod loading;
 mod logins;
 mod memory;
+mod moves;
 mod networks;
 mod open_waits;
 mod options;
@@ -145,6 +147,7 @@ pub(crate) struct Shared {
     pub(crate) adapters: BTreeMap<String, Arc<dyn Adapter>>,
     pub(crate) options: Options,
     pub(crate) owner_limits: OwnerLimits,
+    pub(crate) owner_blocks: Arc<OwnerBlocks>,
     pub(crate) clock: Clock,
     pub(crate) ids: Ids,
     pub(crate) node: NodeId,
@@ -184,6 +187,7 @@ pub(crate) struct Shared {
     webhooks_changed: watch::Sender<()>,
     usage_sums: usage_sums::UsageSums,
     elsewhere: homes::Elsewhere,
+    moves: moves::Moves,
     pub(crate) pins: Pins,
     pub(crate) agent_tokens: Arc<agent_tokens::AgentTokens>,
     pub(crate) host_calls: host_calls::HostCalls,
@@ -228,6 +232,7 @@ impl Kernel {
             adapters,
             options,
             owner_limits,
+            owner_blocks: Arc::default(),
             clock,
             ids,
             node,
@@ -259,6 +264,7 @@ impl Kernel {
             webhooks_changed: watch::Sender::new(()),
             usage_sums: usage_sums::UsageSums::default(),
             elsewhere: homes::Elsewhere::default(),
+            moves: moves::Moves::default(),
             pins: Pins::default(),
             agent_tokens: Arc::default(),
             host_calls: host_calls::HostCalls::new(started_at),
@@ -270,12 +276,24 @@ impl Kernel {
         kernel.watch_store();
         let Shared { tasks, parked, me, .. } = &*kernel.shared;
         tasks.spawn(crate::parked::watch(me.clone(), parked.clone()));
+        kernel.share_owner_limits();
         if let Err(error) = kernel.recover().await {
             kernel.shutdown().await;
             return Err(error);
         }
         kernel.begin_work();
         Ok(kernel)
+    }
+
+    /// Begins to share the limits of owners with the other processes, if there are limits and other processes.
+    fn share_owner_limits(&self) {
+        let Shared { options, owner_limits, owner_blocks, scheduler, clock, tasks, me, .. } = &*self.shared;
+        if options.homes.is_some() && owner_limits.has_run_limits() {
+            scheduler.share_limits();
+            let keep =
+                crate::owner_blocks::keep(me.clone(), owner_blocks.clone(), clock.clone(), tasks.clone());
+            tasks.spawn(keep);
+        }
     }
 
     /// Starts the tasks of a recovered kernel, and executes runs from now on.
@@ -445,8 +463,9 @@ impl Kernel {
         let _ = self.work().wait_for(|work| work.queued == 0 && work.active == 0).await;
     }
 
-    /// Lets active runs finish for `time`, as [`Kernel::drain`] does. While the store cannot be written, no end can be
-    /// recorded: then the last part of `time` is left for [`Kernel::shutdown`], which gives up when `time` has passed.
+    /// Lets active runs finish for `time`, as [`Kernel::drain`] does, and hands sessions over if other processes share the
+    /// store. While the store cannot be written, no end can be recorded: then the last part of `time` is left for
+    /// [`Kernel::shutdown`], which gives up when `time` has passed.
     pub async fn drain_for(&self, time: std::time::Duration) {
         let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let clock = &self.shared.clock;
@@ -459,8 +478,12 @@ impl Kernel {
             stop_time.await;
             self.shared.store_health.failed().await;
         };
+        let drained = async {
+            self.hand_over().await;
+            self.drain().await;
+        };
         tokio::select! {
-            () = self.drain() => {}
+            () = drained => {}
             () = failed_late => {}
             () = clock.sleep_until_moment(until) => {}
         }
@@ -696,6 +719,11 @@ impl Shared {
         });
     }
 
+    /// The queued runs of an owner.
+    pub(crate) fn queued_of(&self, owner: &str) -> usize {
+        self.queued.lock().get(owner).copied().unwrap_or(0)
+    }
+
     /// Refuses one more queued run of `owner` if the queue is full, or if the owner has its share of it.
     pub(crate) fn check_queue(&self, owner: &str) -> Result<(), Error> {
         let limit = self.options.limits.queue_total;
@@ -706,7 +734,7 @@ impl Shared {
         if waiting >= limit {
             return Err(Error::Overloaded { what: "the queue", limit });
         }
-        let own = self.queued.lock().get(owner).copied().unwrap_or(0);
+        let own = self.queued_of(owner);
         self.check_share(Resource::QueuedPrompts, owner, own, limit - waiting)
     }
 }

@@ -18,6 +18,7 @@ mod indexer;
 pub mod kernel;
 pub mod meters;
 pub mod names;
+mod owner_blocks;
 pub mod owner_events;
 mod parked;
 mod pins;

@@ -47,6 +47,11 @@ impl Parked {
         self.state.lock().remove(session);
     }
 
+    /// The sessions that are parked.
+    pub(crate) fn sessions(&self) -> Vec<SessionId> {
+        self.state.lock().times.keys().copied().collect()
+    }
+
     /// The time of the first session.
     fn next(&self) -> Option<Time> {
         self.state.lock().order.first().map(|(at, _)| *at)

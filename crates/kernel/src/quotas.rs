@@ -31,6 +31,12 @@ impl OwnerLimits {
         self.owners.get(owner).map_or(self.all, |own| own.or(&self.all))
     }
 
+    /// True if an owner has a limit of active runs or of queued prompts.
+    pub fn has_run_limits(&self) -> bool {
+        let limits = self.owners.values().map(|own| own.or(&self.all)).chain([self.all]);
+        limits.into_iter().any(|quotas| quotas.active_runs > 0 || quotas.queued_prompts > 0)
+    }
+
     /// True if the owner leaves room for others in every pool.
     pub fn shares(&self, owner: &str) -> bool {
         self.own.as_ref().is_some_and(|own| own != owner)

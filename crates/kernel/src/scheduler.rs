@@ -49,6 +49,8 @@ struct SchedulerState {
     /// The permits that there may be: fewer than there are after a lane has been made smaller.
     limit: ByLane,
     limits: OwnerLimits,
+    /// The blocks of the limits of owners that this process has, if other processes share the limits.
+    blocks: Option<HashMap<String, usize>>,
     /// Adapters whose runs take the lane without processes.
     in_process: HashSet<String>,
     /// The permits of each owner, without those that are lent.
@@ -156,6 +158,7 @@ impl Scheduler {
             size: [0, 0],
             limit: [0, 0],
             limits,
+            blocks: None,
             in_process,
             owners: HashMap::new(),
             adapters,
@@ -184,6 +187,43 @@ impl Scheduler {
     pub(crate) fn resize(&self, pool: PermitPool, permits: usize) {
         self.0.lock().resize(pool as usize, permits);
         self.grant();
+    }
+
+    /// Lets an owner with a limit have at most its block of active runs, from now on.
+    pub(crate) fn share_limits(&self) {
+        self.0.lock().blocks.get_or_insert_default();
+    }
+
+    /// Changes the block of an owner. Returns the number of its active runs, which may be more.
+    pub(crate) fn set_block(&self, owner: &str, size: usize) -> usize {
+        let used = {
+            let mut state = self.0.lock();
+            if let Some(blocks) = &mut state.blocks {
+                match size {
+                    0 => drop(blocks.remove(owner)),
+                    size => drop(blocks.insert(owner.to_owned(), size)),
+                }
+            }
+            state.used_by(owner)
+        };
+        self.grant();
+        used
+    }
+
+    /// The active runs of an owner, and these with the runs that wait.
+    pub(crate) fn use_of(&self, owner: &str) -> (usize, usize) {
+        let state = self.0.lock();
+        let used = state.used_by(owner);
+        let waiting =
+            state.requests.get(owner).map_or(0, |requests| requests.0.values().map(VecDeque::len).sum());
+        (used, used + waiting)
+    }
+
+    /// The owners with a limit that have runs which wait.
+    pub(crate) fn owners_that_wait(&self) -> Vec<String> {
+        let state = self.0.lock();
+        let is_limited = |owner: &&String| state.limits.of(owner).active_runs > 0;
+        state.requests.keys().filter(is_limited).cloned().collect()
     }
 
     /// The number of permits of a lane, free or not.
@@ -249,6 +289,11 @@ impl Scheduler {
         self.grant();
     }
 
+    /// Removes the requests for `run`: it is not executed here any more.
+    pub(crate) fn withdraw(&self, owner: &str, run: RunId) {
+        self.0.lock().withdraw(owner, run);
+    }
+
     fn permit(&self, owner: &str, adapter: &str, run: RunId, source: PermitSource) -> Permit {
         let (owner, adapter) = (owner.to_owned(), adapter.to_owned());
         Permit { scheduler: self.clone(), owner, adapter, run, source, live: true }
@@ -299,6 +344,10 @@ impl SchedulerState {
         self.size[lane] = self.size[lane] + added - removed;
     }
 
+    fn used_by(&self, owner: &str) -> usize {
+        self.owners.get(owner).map_or(0, |by_lane| by_lane.iter().sum())
+    }
+
     fn lane_of(&self, adapter: &str) -> Lane {
         match self.in_process.contains(adapter) {
             true => Lane::InProcess,
@@ -312,6 +361,11 @@ impl SchedulerState {
         let own = by_lane[lane as usize];
         let elsewhere = by_lane.iter().sum::<usize>() - own;
         let (cap, shares) = (self.limits.of(owner).active_runs, self.limits.shares(owner));
+        if let Some(blocks) = self.blocks.as_ref().filter(|_| cap > 0)
+            && own + elsewhere >= blocks.get(owner).copied().unwrap_or_default()
+        {
+            return false;
+        }
         PoolUse { free: self.free[lane as usize], own, elsewhere, cap, shares }.may_take()
     }
 
@@ -388,6 +442,20 @@ impl SchedulerState {
             slots.used -= 1;
         }
         self.waited_for_by.remove(run);
+    }
+
+    fn withdraw(&mut self, owner: &str, run: RunId) {
+        let Some(requests) = self.requests.get_mut(owner) else { return };
+        for queue in requests.0.values_mut() {
+            let lent = queue.iter().filter(|request| request.run == run && request.lender.is_some()).count();
+            self.borrowers -= lent;
+            queue.retain(|request| request.run != run);
+        }
+        requests.0.retain(|_, queue| !queue.is_empty());
+        if requests.0.is_empty() {
+            self.requests.remove(owner);
+            self.round_robin.retain(|known| known != owner);
+        }
     }
 
     /// Removes the next request there is a permit for, and takes that permit. Its owner moves to the end of the order.

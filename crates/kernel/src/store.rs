@@ -4,10 +4,11 @@
 //! named by its fence, and may add notes to the inboxes of other sessions. API keys, agents and owner state belong to no
 //! session and have methods of their own. The store holds no rules: it stores the rows that the rules in `core` produce.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use mainspring_core::quota::OwnerPool;
 use mainspring_core::{
     ApiKey, Artifact, ArtifactAge, ArtifactId, Attempt, AttemptId, Binding, Body, Cursor, Damage, DeadLetter,
     Delegation, DelegationId, Digest, Event, Feedback, Grant, GrantId, History, KeyId, Line, LineId,
@@ -99,6 +100,48 @@ pub trait Store: Send + Sync + 'static {
     async fn home_assign(&self, session: SessionId, node: NodeId) -> Result<bool, StoreError> {
         let _ = (session, node);
         Ok(false)
+    }
+
+    /// Makes the process `node` the home of a session whose lease this process has: voids `fence`. That process has to load
+    /// the session if it `has_work`. Returns false, and changes nothing, if `node` cannot become the home or the lease is
+    /// void.
+    async fn home_give(&self, fence: Fence, node: NodeId, has_work: bool) -> Result<bool, StoreError> {
+        let _ = (fence, node, has_work);
+        Ok(false)
+    }
+
+    /// Gives up being the home of the sessions that are not in memory, except for those in `kept`.
+    async fn homes_free(&self, kept: &[SessionId]) -> Result<(), StoreError> {
+        let _ = kept;
+        Ok(())
+    }
+
+    /// Makes the block of this process of an owner's `limit` as large as `wanted`, or as the blocks of the other processes
+    /// that share the store allow. It never becomes smaller. Returns its size.
+    async fn owner_block_take(
+        &self,
+        pool: OwnerPool,
+        owner: &str,
+        limit: usize,
+        wanted: usize,
+    ) -> Result<usize, StoreError> {
+        let _ = (pool, owner, wanted);
+        Ok(limit)
+    }
+
+    /// Counts the other processes that want more of these limits of owners than they have.
+    async fn owner_blocks_wanted(
+        &self,
+        of: &[(OwnerPool, String)],
+    ) -> Result<HashMap<(OwnerPool, String), usize>, StoreError> {
+        let _ = of;
+        Ok(HashMap::new())
+    }
+
+    /// Records the blocks of this process, which are not larger than before. Removes those that it neither has nor wants.
+    async fn owner_blocks_write(&self, blocks: &[OwnerBlock]) -> Result<(), StoreError> {
+        let _ = blocks;
+        Ok(())
     }
 
     /// Lists the sessions that other processes have in memory, with their activity.
@@ -615,6 +658,19 @@ pub struct OwnerUsage {
     pub bytes: u64,
     /// Number of artifacts.
     pub artifacts: u64,
+}
+
+/// What a process that shares the store holds and wants of a limit of an owner.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OwnerBlock {
+    /// The limit.
+    pub pool: OwnerPool,
+    /// The owner.
+    pub owner: String,
+    /// The part that the process may use.
+    pub held: usize,
+    /// The part that it would use.
+    pub wanted: usize,
 }
 
 /// Why the store failed, by what the caller does next.

@@ -8,6 +8,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use mainspring_api::{Cluster, ClusterServer, ClusterWaiting};
 use mainspring_core::permits::PermitPool;
@@ -29,6 +30,9 @@ use crate::token;
 
 mod homes;
 mod settings;
+
+/// The longest time until another server leads.
+const STEP_DOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// This process as a server of its cluster. It owns its state directory.
 #[derive(Debug)]
@@ -185,6 +189,46 @@ impl Member {
         self.standby.lost().await;
     }
 
+    /// Lets the runs of `kernel` finish for `time`. If this server executes sessions beside others, it announces that it
+    /// drains and hands its sessions over.
+    pub async fn drain(&self, kernel: &Kernel, time: Duration) {
+        let drain = async {
+            if self.is_spread
+                && let Err(error) = self.standby.drain().await
+            {
+                tracing::warn!(%error, "the other servers do not know that this one stops");
+            }
+        };
+        let begun = kernel.elapsed();
+        tokio::select! {
+            () = drain => {}
+            () = kernel.sleep(time) => {}
+        }
+        kernel.drain_for(time.saturating_sub(kernel.elapsed().saturating_sub(begun))).await;
+    }
+
+    /// Waits until another server leads, unless there is none.
+    pub async fn step_down(&self, kernel: &Kernel) {
+        let is_other = |homes: &mainspring_store::Homes| {
+            let stays = |server: &mainspring_store::HomeServer| {
+                server.candidate.node != self.node && !server.candidate.is_draining
+            };
+            homes.leader.is_some_and(|leader| leader != self.node) || !homes.servers.iter().any(stays)
+        };
+        self.standby.step_down();
+        let mut homes = self.standby.homes();
+        tokio::select! {
+            // The sender lives as long as this server.
+            _ = homes.wait_for(is_other) => {}
+            () = kernel.sleep(STEP_DOWN_TIMEOUT) => {}
+        }
+    }
+
+    /// True if this server executes sessions beside others.
+    pub fn is_spread(&self) -> bool {
+        self.is_spread
+    }
+
     /// Leaves the cluster: if this server is the active one, another may take over at once. The caller has ended all agents.
     pub async fn leave(&self) {
         if let Err(error) = self.standby.leave().await {
@@ -204,6 +248,7 @@ impl Member {
             version: server.version,
             active: server.is_active,
             working: server.is_working,
+            draining: server.is_draining,
             sessions: server.sessions,
             adapters: server.adapters,
             labels: server.labels,

@@ -46,6 +46,8 @@ pub struct Server {
     closing: CancellationToken,
     stop: CancellationToken,
     tasks: Tasks,
+    notifying: CancellationToken,
+    notifiers: Tasks,
 }
 
 /// Why a server could not be started.
@@ -142,9 +144,9 @@ impl Server {
         let webhooks = WebhookSender::new(&token, config.webhooks_private);
         let http =
             http.with_listeners(listeners).with_webhooks(webhooks.clone()).with_threads(config.threads);
-        let notifiers =
-            Notifiers { tasks: tasks.clone(), kernel: kernel.clone(), webhooks, closing: closing.clone() };
-        notifiers.start(node.member().cloned(), config);
+        let (notifying, notifiers) = (closing.child_token(), Tasks::default());
+        Notifiers { tasks: notifiers.clone(), kernel: kernel.clone(), webhooks, closing: notifying.clone() }
+            .start(node.member().cloned(), config);
         let is_tls = tls.is_some();
         let mut http = http.with_tls(is_tls).with_oidc(oidc);
         if let Some(member) = node.member().cloned() {
@@ -157,8 +159,8 @@ impl Server {
         if let Some(member) = node.member().cloned() {
             if let Some(servers) = member.servers() {
                 let options = forwarding::options(config, is_tls)?;
-                let homes = Homes::new(kernel.clone(), servers, options).map_err(ServeError::Cluster)?;
-                router = homes.layer(router);
+                let homes = Homes::new(kernel.clone(), servers, options, stop.clone());
+                router = homes.map_err(ServeError::Cluster)?.layer(router);
             }
             router = only_while(router, move || member.is_active());
         }
@@ -195,7 +197,7 @@ impl Server {
         tasks.spawn(opener.answer(listener_requests));
         let unix = mainspring_http::UnixPeers(unix);
         tasks.spawn(mainspring_http::serve(unix, router, connections, closing.clone()));
-        Ok(Self { kernel, socket, address, is_tls, closing, stop, tasks })
+        Ok(Self { kernel, socket, address, is_tls, closing, stop, tasks, notifying, notifiers })
     }
 
     /// Returns the TCP address, if the server listens on one.
@@ -220,13 +222,26 @@ impl Server {
         self.closing.cancel();
     }
 
+    /// Ends the delivery of webhooks and the command of `on_attention`: another server of the cluster goes on with them.
+    pub async fn end_notifications(&self) {
+        self.notifying.cancel();
+        tokio::select! {
+            () = self.notifiers.wait() => {}
+            () = self.kernel.sleep(CONNECTION_END_TIMEOUT) => {}
+        }
+    }
+
     /// Stops the kernel first, so that streams report the end of every run, then the streams.
     pub async fn stop(self) {
         self.close();
         self.kernel.shutdown().await;
         self.stop.cancel();
+        let ended = async {
+            self.notifiers.wait().await;
+            self.tasks.wait().await;
+        };
         tokio::select! {
-            () = self.tasks.wait() => {}
+            () = ended => {}
             () = self.kernel.sleep(CONNECTION_END_TIMEOUT) => {}
         }
     }

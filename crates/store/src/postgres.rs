@@ -44,6 +44,7 @@ mod meters;
 mod migrate;
 mod notices;
 mod outcome;
+mod owner_blocks;
 mod permits;
 mod read;
 mod rows;

@@ -1,7 +1,7 @@
 //! `mainspring serve` as a server of a cluster. With `cluster.spread` it does not stand by, but serves as soon as it has joined.
 //!
 //! ```text
-//! standing by: forwards ──lease──▶ active: serves ──SIGTERM──▶ drains, releases the lease, ends
+//! standing by: forwards ──lease──▶ active: serves ──SIGTERM──▶ drains (hands sessions over), releases the lease, ends
 //!       ▲                              │
 //!       └── executes itself again ◀────┘ the lease is lost
 //! ```
@@ -99,8 +99,20 @@ async fn lead(context: &Context<'_>, node: Node, tcp: TcpListener, doing: &str) 
     let drain_ms = config.drain_ms;
     // A note that cannot be written, to a log on a full disk for instance, must not cut the runs off.
     let _ = output.print_note(format_args!("{DIM}stopping: active runs may finish for {drain_ms} ms{DIM:#}"));
-    server.close();
-    node.kernel().drain_for(Duration::from_millis(drain_ms)).await;
+    let drain_time = Duration::from_millis(drain_ms);
+    match node.member().filter(|member| member.is_spread()) {
+        Some(member) => {
+            // It answers meanwhile: requests about sessions that it has handed over go to their new homes.
+            member.drain(node.kernel(), drain_time).await;
+            server.end_notifications().await;
+            member.step_down(node.kernel()).await;
+            server.close();
+        }
+        None => {
+            server.close();
+            node.kernel().drain_for(drain_time).await;
+        }
+    }
     server.stop().await;
     node.close().await;
     Ok(signal?)

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use mainspring_core::quota::OwnerPool;
 use mainspring_core::{
     Body, Message, MessageStatus, Mode, Policy, Role, Run, RunOption, RunOptions, RunState, Session,
     SessionStatus, Usage, session,
@@ -28,7 +29,8 @@ impl Actor {
         let adapter = self.check_accept(&accept)?;
         let base = self.base_of(accept.place).await?;
         let policy = self.check_policy(&accept, &adapter)?;
-        let permit = self.permit_for(&accept, &adapter)?;
+        // Boxed: it rarely waits.
+        let permit = Box::pin(self.permit_for(&accept, &adapter)).await?;
         let (run, prompt) = self.build_run(&accept, &adapter, base.answered_again.clone(), permit.is_some());
         let (position, _) = self.feed.snapshot();
         let superseded = self.queue.superseded_by(policy);
@@ -259,20 +261,24 @@ impl Actor {
 
     /// Acquires the permit to start the run at once; none if the run must wait. Refuses the run if it must wait and the
     /// kernel's queue has no room for it: even an idle session waits when no worker is free.
-    fn permit_for(&self, accept: &Accept, adapter: &str) -> Result<Option<Permit>, Error> {
+    async fn permit_for(&self, accept: &Accept, adapter: &str) -> Result<Option<Permit>, Error> {
         let awaited = accept.delegation.as_ref().filter(|task| task.mode.is_awaited());
         let lender =
             awaited.map(|task| Lender { run: task.parent_run, lends_place: is_member(&task.request) });
         let starts = self.is_idle() && self.shared.options.execute;
         let owner = &self.hot.session.owner;
         let acquire = || self.shared.scheduler.try_acquire(owner, adapter, accept.run, lender);
-        let permit = starts.then(acquire).flatten();
+        let mut permit = starts.then(acquire).flatten();
+        if starts && permit.is_none() && self.shared.block_grow(OwnerPool::ActiveRuns, owner).await? {
+            permit = acquire();
+        }
         // A member of a network is queued instead: it can use the permit of its parent.
         if permit.is_none() && lender.is_some_and(|lender| !lender.lends_place) {
             self.shared.check_free_worker(adapter)?;
         }
         if permit.is_none() {
             self.shared.check_queue(owner)?;
+            self.shared.check_queue_of_all(owner).await?;
         }
         Ok(permit)
     }

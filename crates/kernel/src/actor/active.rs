@@ -80,6 +80,12 @@ impl Active {
         self.run.state.wait().is_some_and(|wait| wait.answer.is_none())
     }
 
+    /// True while the run waits, or has got its answer, and the store alone holds everything about that.
+    pub(super) fn is_stored(&self) -> bool {
+        let is_held = self.run.state.wait().is_none_or(|wait| wait.held);
+        !is_held && !self.is_acting() && !self.stop.is_dispatching()
+    }
+
     /// True while something acts for the attempt: its execution, or the adapter that kills it.
     pub(super) fn is_acting(&self) -> bool {
         self.task.is_some() || self.stop.is_killing()

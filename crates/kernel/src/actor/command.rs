@@ -115,6 +115,8 @@ pub(crate) enum Signal {
     Granted(Permit),
     /// The last controller has left.
     Release,
+    /// The process drains: hand the session over if nothing acts for it.
+    HandOver(oneshot::Sender<()>),
     /// The process stops: stop the active run.
     Shutdown(oneshot::Sender<()>),
 }
@@ -127,7 +129,8 @@ impl Input {
                 command,
                 Command::Snapshot(_) | Command::Create(..) | Command::Open { .. } | Command::Close(_)
             ),
-            Self::Report(_) | Self::Signal(_) => true,
+            Self::Report(_) => true,
+            Self::Signal(signal) => !matches!(signal, Signal::HandOver(_)),
         }
     }
 

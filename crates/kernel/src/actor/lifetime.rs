@@ -11,7 +11,7 @@
 //! controller stays, whatever was armed before. A session whose run waits for an answer is not busy: it is parked
 //! (`parked.rs`).
 
-use mainspring_core::RunStatus;
+use mainspring_core::{NodeId, RunStatus};
 use tokio::sync::oneshot;
 
 use super::{Active, Actor, Reply};
@@ -28,6 +28,8 @@ pub(super) struct Lifetime {
     /// Callers that want the session unloaded now.
     closing: Vec<Reply<()>>,
     over: bool,
+    /// The process that the session was handed over to.
+    moved_to: Option<NodeId>,
     shutdown: Option<oneshot::Sender<()>>,
     /// When a stopping actor gives up a change that cannot be stored.
     give_up_at: Option<Moment>,
@@ -53,6 +55,16 @@ impl Lifetime {
     /// Ends the actor: another writer has taken over, or the session is deleted.
     pub(super) fn end(&mut self) {
         self.over = true;
+    }
+
+    /// Ends the actor: the session was handed over to the process `to`.
+    pub(super) fn move_to(&mut self, to: NodeId) {
+        self.moved_to = Some(to);
+        self.end();
+    }
+
+    pub(super) fn moved_to(&self) -> Option<NodeId> {
+        self.moved_to
     }
 
     pub(super) fn is_over(&self) -> bool {
@@ -157,13 +169,8 @@ impl Actor {
 
     /// True while the session only waits for an answer, and everything about that is stored.
     fn may_park(&self) -> bool {
-        let is_stored = |active: &Active| {
-            let is_held = active.run.state.wait().is_none_or(|wait| wait.held);
-            active.is_waiting() && !is_held && !active.is_acting() && !active.stop.is_dispatching()
-        };
-        self.queue.is_empty()
-            && self.active.as_ref().is_some_and(is_stored)
-            && self.feed.memory_use().bytes == 0
+        let waits = |active: &Active| active.is_waiting() && active.is_stored();
+        self.queue.is_empty() && self.active.as_ref().is_some_and(waits) && self.feed.memory_use().bytes == 0
     }
 
     fn is_due(&self) -> bool {

@@ -50,7 +50,7 @@ impl Actor {
                 }
                 // The permit goes back, and is ordered again.
                 Some(Input::Signal(Signal::Granted(_))) => self.permit_order.granted(),
-                Some(Input::Signal(Signal::Release)) | None => {}
+                Some(Input::Signal(Signal::Release | Signal::HandOver(_))) | None => {}
                 Some(Input::Report(report)) => self.deferred.push_back(report.into()),
             }
         }

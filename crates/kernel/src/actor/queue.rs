@@ -181,5 +181,6 @@ impl Actor {
                 _ => unreachable!("a send that fails returns its input"),
             })
         });
+        self.shared.block_want(&self.hot.session.owner);
     }
 }

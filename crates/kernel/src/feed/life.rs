@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 pub use mainspring_api::SubscriptionMode;
 use mainspring_core::stream::Stored;
-use mainspring_core::{Position, RunId, SessionId};
+use mainspring_core::{NodeId, Position, RunId, SessionId};
 use tokio::sync::Notify;
 
 use super::{Feed, FeedState, Phase, Segment};
@@ -133,6 +133,13 @@ impl Feed {
         self.wake.notify_waiters();
     }
 
+    /// Ends the feed because the session has moved to another process. Readers get everything published so far, then an
+    /// error that names the process, where they may resume at their position.
+    pub(crate) fn moved(&self, to: NodeId) {
+        self.state.lock().phase = Phase::Moved(to);
+        self.wake.notify_waiters();
+    }
+
     /// True if the session can be read and its stream is at `position`.
     pub(crate) fn is_readable_at(&self, position: Position) -> bool {
         let state = self.state.lock();
@@ -150,6 +157,7 @@ impl Feed {
                     Phase::Live => return Ok(FeedStatus::Live),
                     Phase::Unloaded => return Ok(FeedStatus::Unloaded(state.actor_generation)),
                     Phase::Closed => return Err(Error::not_found("session", self.session)),
+                    Phase::Moved(node) => return Err(Error::Elsewhere { node: *node }),
                     Phase::Failed(error) => return Err(error.clone()),
                 }
             }

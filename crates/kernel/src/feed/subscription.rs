@@ -227,7 +227,8 @@ impl Subscription {
         self.at
     }
 
-    /// Waits for the next item; none once the session is deleted, or no longer readable for this reader. Cancel-safe.
+    /// Waits for the next item; none once the session is deleted, or no longer readable for this reader. Ends with
+    /// [`Error::Elsewhere`] if the session moves to another process. Cancel-safe.
     pub async fn next(&mut self) -> Option<Result<Item, Error>> {
         // Boxed, as is the reading of events: both are rare, and would enlarge the future of every waiting reader.
         if self.restarts {
@@ -288,7 +289,7 @@ impl Subscription {
         match &state.phase {
             Phase::Loading => return ReadStep::Wait,
             Phase::Failed(error) => return ReadStep::Fail(error.clone()),
-            Phase::Live | Phase::Unloaded | Phase::Closed => {}
+            Phase::Live | Phase::Unloaded | Phase::Closed | Phase::Moved(_) => {}
         }
         if self.needs_org_access && !feed.org_readable.load(Ordering::Acquire) {
             return ReadStep::End;
@@ -338,8 +339,11 @@ impl Subscription {
                 self.at = event.position();
                 ReadStep::Ready(Item::Event(event))
             }
-            None if *phase == Phase::Closed => ReadStep::End,
-            None => ReadStep::Wait,
+            None => match phase {
+                Phase::Closed => ReadStep::End,
+                Phase::Moved(node) => ReadStep::Fail(Error::Elsewhere { node: *node }),
+                _ => ReadStep::Wait,
+            },
         }
     }
 

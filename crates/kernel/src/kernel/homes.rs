@@ -63,6 +63,11 @@ impl Homes {
         Self { leader: Arc::new(leader), ..self }
     }
 
+    /// The processes that share the store, as far as this one knows.
+    pub(super) fn candidates(&self) -> Vec<Candidate> {
+        (self.candidates)()
+    }
+
     /// The process that leads, if one does at the moment.
     pub(super) fn leader(&self) -> Option<NodeId> {
         (self.leader)()
@@ -189,18 +194,27 @@ impl Shared {
             return Ok(());
         }
         match self.store.home_find(session).await? {
-            Some(node) if node == self.node => Ok(()),
+            Some(node) if node == self.node && !self.is_draining() => Ok(()),
+            Some(node) if node == self.node => self.check_may_load(session).await,
             Some(node) => Err(Error::Elsewhere { node }),
             None => {
-                self.check_labels(session).await?;
+                self.check_may_load(session).await?;
                 Ok(self.store.home_claim(session).await?)
             }
         }
     }
 
-    /// Makes another process the home of a session whose labels this process does not have, and fails then.
-    pub(super) async fn check_labels(&self, session: SessionId) -> Result<(), Error> {
-        let Some(Homes { candidates, .. }) = &self.options.homes else { return Ok(()) };
+    /// Makes another process the home of a session that this one may not load, and fails then: it does not have the labels,
+    /// or it drains and the other one can execute the session.
+    pub(super) async fn check_may_load(&self, session: SessionId) -> Result<(), Error> {
+        if self.options.homes.is_none() {
+            return Ok(());
+        }
+        if self.is_draining()
+            && let Some(node) = Box::pin(self.hand_over_unloaded(session)).await?
+        {
+            return Err(Error::Elsewhere { node });
+        }
         // A session that does not exist is reported by whoever loads it.
         let Some(session) = self.store.session_find("", &SessionRef::Id(session)).await? else {
             return Ok(());
@@ -208,7 +222,7 @@ impl Shared {
         if self.has_labels(&session) {
             return Ok(());
         }
-        let servers = candidates();
+        let servers = self.candidates();
         let node = place_again(Wish::of(&session), self.node, &servers);
         let node = node.filter(|node| *node != self.node);
         let node = node.ok_or_else(|| Error::NoServer(no_server(&session.labels, &servers)))?;
@@ -229,16 +243,16 @@ impl Shared {
     /// Fails if a new session belongs to another process, or no process has its labels.
     pub(super) fn check_placement(&self, session: &Session) -> Result<(), Error> {
         let has_labels = self.has_labels(session);
-        let Some(Homes { candidates, .. }) = &self.options.homes else {
+        if self.options.homes.is_none() {
             return match has_labels {
                 true => Ok(()),
                 false => Err(self.lacks_labels(session)),
             };
-        };
+        }
         if has_labels && PLACEABLE.try_with(|()| ()).is_err() {
             return Ok(());
         }
-        let (wish, servers) = (Wish::of(session), candidates());
+        let (wish, servers) = (Wish::of(session), self.candidates());
         let placed = place(wish, self.node, &servers);
         // A server without the adapter refuses the session itself.
         match placed.or_else(|| place_again(wish, self.node, &servers)) {
@@ -251,7 +265,8 @@ impl Shared {
     /// The error of a process on its own that does not have the labels of a session.
     fn lacks_labels(&self, session: &Session) -> Error {
         let offer = Offer { labels: self.options.labels.clone(), ..Offer::default() };
-        let here = Candidate { node: self.node, name: "this server".into(), offer, sessions: 0 };
+        let name = "this server".into();
+        let here = Candidate { node: self.node, name, offer, sessions: 0, is_draining: false };
         Error::NoServer(no_server(&session.labels, &[here]))
     }
 }

@@ -82,7 +82,7 @@ impl Shared {
 
     /// Takes the lease of a session and reads it.
     async fn load_session(&self, session: SessionId) -> Result<(Fence, Loaded), Error> {
-        self.check_labels(session).await?;
+        self.check_may_load(session).await?;
         let fence = self.store.lease_take(session, self.node).await?;
         let error = match self.store.session_load(session).await {
             Ok(Some(mut loaded)) => match self.keep_deadlines(fence, &mut loaded).await {

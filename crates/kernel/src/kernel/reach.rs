@@ -58,6 +58,9 @@ pub enum HomeRequest {
         /// The work.
         work: Box<Delegate>,
     },
+    /// Names the hosts of runs whose sessions are going to move to the kernel: the runs that the hosts created, and the
+    /// secret names of the hosts.
+    Hosts(Vec<(RunId, String)>),
     /// Gives a call of an agent to a host, which asks the kernel that leads.
     HostCall {
         /// The secret name of the host.
@@ -109,6 +112,8 @@ pub enum HomeAnswer {
     HostResult(Value),
     /// The host no longer asks for calls.
     HostGone,
+    /// The hosts of runs are known.
+    HostsKnown,
 }
 
 /// Why a home has refused a request. It changed nothing.
@@ -208,6 +213,11 @@ impl Kernel {
                     replayed: made.replayed,
                 })
             }
+            HomeRequest::Hosts(hosts) => {
+                let known = &self.shared.host_calls;
+                hosts.iter().for_each(|(run, host)| known.register(*run, Some(host)));
+                Ok(HomeAnswer::HostsKnown)
+            }
             HomeRequest::HostCall { host, call } => match self.shared.host_call_place(host, *call).await {
                 Ok(result) => Ok(HomeAnswer::HostResult(result)),
                 Err(HostCallError::Kernel(error)) => Err(error),
@@ -226,20 +236,30 @@ impl Kernel {
         // The home does not get to know that an agent calls.
         caller.check_writes()?;
         match self.target_elsewhere(caller, &request.session).await? {
-            Some(session) => {
-                let fingerprint = fingerprint(&request);
-                let relayed = RelayedRun {
-                    run: self.shared.ids.run(),
-                    caller: caller.clone(),
-                    request,
-                    fingerprint,
-                    delegation: None,
-                    host: None,
-                };
-                self.run_relay(session, relayed).await
-            }
-            None => self.run_create(caller, request).await,
+            Some(_) => self.run_create_elsewhere(caller, request).await,
+            None => match self.run_create(caller, request.clone()).await {
+                // The session has moved meanwhile.
+                Err(Error::Elsewhere { .. }) => Box::pin(self.run_create_elsewhere(caller, request)).await,
+                created => created,
+            },
         }
+    }
+
+    /// Has the home of an existing session accept a prompt.
+    async fn run_create_elsewhere(&self, caller: &Caller, request: RunRequest) -> Result<Accepted, Error> {
+        let Some(session) = self.session_resolve(caller, &request.session).await? else {
+            return self.run_create(caller, request).await;
+        };
+        let fingerprint = fingerprint(&request);
+        let relayed = RelayedRun {
+            run: self.shared.ids.run(),
+            caller: caller.clone(),
+            request,
+            fingerprint,
+            delegation: None,
+            host: None,
+        };
+        self.run_relay(session.id, relayed).await
     }
 
     /// Accepts the child of a delegation at `session`, which another kernel is the home of.
@@ -408,7 +428,7 @@ impl Kernel {
 
 impl super::Shared {
     /// The way to the other kernels, if there is one.
-    fn peers(&self) -> Option<&Peers> {
+    pub(super) fn peers(&self) -> Option<&Peers> {
         self.options.homes.as_ref().and_then(|homes| homes.peers())
     }
 

@@ -64,8 +64,12 @@ impl Kernel {
         let run = accepted.id;
         let mut events = self.run_changes(caller, accepted, Some(position)).await?;
         let paused = async {
-            if let Some(events) = &mut events {
-                next_met(events, run, Until::Paused).await?;
+            if let Some(first) = &mut events {
+                match next_met(first, run, Until::Paused).await {
+                    // The session has moved to another kernel.
+                    Err(Error::Elsewhere { .. }) => events = None,
+                    met => drop(met?),
+                }
             }
             self.run_reaches(caller, run, events, Until::Paused).await
         };
@@ -125,8 +129,12 @@ impl Kernel {
             if until.is_met(&now) {
                 return Ok(now);
             }
-            if !next_met(&mut events, run, until).await? {
-                return self.run_readable(caller, run).await;
+            match next_met(&mut events, run, until).await {
+                Ok(true) => {}
+                Ok(false) => return self.run_readable(caller, run).await,
+                // The session has moved to another kernel.
+                Err(Error::Elsewhere { .. }) => return self.run_reaches_elsewhere(caller, run, until).await,
+                Err(error) => return Err(error),
             }
         }
     }

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use mainspring_core::{Run, RunId, Session, SessionId};
+use mainspring_core::{NodeId, Run, RunId, Session, SessionId};
 use mainspring_system::contain::contain;
 use tokio::sync::{mpsc, oneshot};
 
@@ -61,6 +61,28 @@ impl Shared {
 
     pub(super) fn actors(&self) -> Vec<Sender> {
         self.slots.lock().values().filter_map(|slot| slot.actor.clone()).collect()
+    }
+
+    /// The sessions that have an actor or a reader.
+    pub(super) fn slot_sessions(&self) -> Vec<SessionId> {
+        self.slots.lock().keys().copied().collect()
+    }
+
+    /// The sessions that have readers and no actor.
+    pub(super) fn unloaded_sessions(&self) -> Vec<SessionId> {
+        let slots = self.slots.lock();
+        slots.iter().filter(|(_, slot)| slot.actor.is_none()).map(|(session, _)| *session).collect()
+    }
+
+    /// Ends the readers of a session that is not in memory and has moved to the process `to`.
+    pub(super) fn end_readers(&self, session: SessionId, to: NodeId) {
+        let mut slots = self.slots.lock();
+        // An actor that was started meanwhile cannot load the session, and ends them itself.
+        if slots.get(&session).is_some_and(|slot| slot.actor.is_none())
+            && let Some(slot) = slots.remove(&session)
+        {
+            slot.feed.moved(to);
+        }
     }
 
     /// Memory held by all feeds.

@@ -294,3 +294,40 @@ fn a_lane_that_becomes_smaller_loses_permits_as_they_are_returned() {
     assert!(acquire(&scheduler, "ada", "heavy", None).is_none());
     assert!(acquire(&scheduler, "ada", "light", None).is_some(), "the other lane is not concerned");
 }
+
+#[test]
+fn a_request_that_is_withdrawn_gets_no_permit_and_counts_no_more() {
+    let scheduler = scheduler(1, []);
+    let log = Log::default();
+    let held = acquire(&scheduler, "a", "x", None).unwrap();
+    enqueue(&scheduler, &log, "a", "x", "moved");
+    enqueue(&scheduler, &log, "b", "x", "b1");
+    assert_eq!(scheduler.demand(PermitPool::Workers), [("a".to_owned(), 2), ("b".to_owned(), 1)].into());
+    scheduler.withdraw("a", run(98));
+    assert_eq!(scheduler.demand(PermitPool::Workers), [("a".to_owned(), 1), ("b".to_owned(), 1)].into());
+    drop(held);
+    assert_eq!(finish_one(&log), "b1");
+    assert!(log.lock().is_empty());
+}
+
+#[test]
+fn an_owner_with_a_shared_limit_has_at_most_its_block() {
+    let quotas = mainspring_core::Quotas { active_runs: 3, ..Default::default() };
+    let scheduler = Scheduler::new([], HashSet::new(), OwnerLimits::new(None, quotas, BTreeMap::new()));
+    scheduler.add(9, 0);
+    scheduler.share_limits();
+    let log = Log::default();
+    assert!(acquire(&scheduler, "a", "x", None).is_none(), "it has no block yet");
+    for name in ["a1", "a2", "a3"] {
+        enqueue(&scheduler, &log, "a", "x", name);
+    }
+    assert_eq!((scheduler.use_of("a"), scheduler.owners_that_wait()), ((0, 3), vec!["a".to_owned()]));
+    assert_eq!(scheduler.set_block("a", 2), 0);
+    assert_eq!((scheduler.use_of("a"), log.lock().len()), ((2, 3), 2));
+    // A smaller block stops no run, and lets no other one start before there is room.
+    assert_eq!(scheduler.set_block("a", 1), 2);
+    finish_one(&log);
+    assert_eq!((scheduler.use_of("a"), log.lock().len()), ((1, 2), 1));
+    finish_one(&log);
+    assert_eq!((scheduler.use_of("a"), log.lock().len()), ((1, 1), 1));
+}

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use mainspring_adapters::ScriptAdapter;
 use mainspring_api::{LiveChange, LiveStatus};
 use mainspring_core::placement::Offer;
-use mainspring_core::{LeaseTimes, NodeId, Run, RunId, RunStatus};
+use mainspring_core::{Answer, LeaseTimes, NodeId, Position, Run, RunId, RunStatus};
 use mainspring_kernel::clock::Clock;
+use mainspring_kernel::feed::Item;
 use mainspring_kernel::ids::Ids;
 use mainspring_kernel::kernel::homes::{Homes, placeable};
 use mainspring_kernel::kernel::{Caller, RunRequest, SessionQuery};
@@ -14,6 +15,7 @@ use mainspring_kernel::owner_events::OwnerItem;
 use mainspring_kernel::store::SessionRef;
 use mainspring_kernel::{Error, Kernel, Options};
 use mainspring_store::{PostgresOptions, Seat, Standby};
+use serde_json::json;
 
 use crate::cluster::database;
 use crate::world::{NOW, by_key, with_timeout};
@@ -229,6 +231,100 @@ async fn a_session_with_labels_is_executed_only_where_they_are() {
     c.reaches(run.id, RunStatus::Orphaned).await;
     c.reaches(queued.id, RunStatus::Succeeded).await;
     assert_eq!(a.prompt("x", "say no").await.unwrap_err(), Error::Elsewhere { node: node(3) });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kernel_that_drains_hands_over_each_session_as_soon_as_nothing_acts_for_it() {
+    let url = database();
+    let a = server(&url, 1, &["script"]).await;
+    let two = Options { max_workers: 2, ..Options::default() };
+    let b = server_with(&url, 2, &["script"], &["gpu"], two).await;
+    for server in [&a, &b] {
+        server.standby.homes().wait_for(|homes| homes.servers.len() == 2).await.unwrap();
+    }
+    let idle = b.prompt("idle", "say hi").await.unwrap();
+    b.reaches(idle.id, RunStatus::Succeeded).await;
+    let by = SessionRef::Id(idle.session);
+    let mut reader = b.kernel.session_subscribe(&b.me, &by, Some(Position::START)).await.unwrap();
+    let unloaded = b.prompt("unloaded", "say hi").await.unwrap();
+    b.reaches(unloaded.id, RunStatus::Succeeded).await;
+    let observed = SessionRef::Id(unloaded.session);
+    let mut observer = b.kernel.session_observe(&b.me, &observed, None).await.unwrap();
+    assert!(b.kernel.session_close(&b.me, &observed).await.unwrap());
+    let asks = b.prompt("asks", "say first; ask what?; say thanks").await.unwrap();
+    b.reaches(asks.id, RunStatus::WaitingInput).await;
+    let acts = b.prompt("acts", "hang").await.unwrap();
+    let behind = b.prompt("acts", "say behind").await.unwrap();
+    let stays = b.kernel.run_create(&b.me, labelled("stays", "hang", &["gpu"])).await.unwrap().run;
+    for run in [&acts, &stays] {
+        b.reaches(run.id, RunStatus::Running).await;
+    }
+    let queued = b.prompt("queued", "say queued").await.unwrap();
+    assert_eq!(b.status(queued.id).await, RunStatus::Queued, "no permit is free");
+
+    with_timeout(b.kernel.hand_over()).await;
+    let home = async |run: &Run| a.kernel.run_home(run.id).await.unwrap();
+    for run in [&asks, &queued] {
+        assert_eq!(home(run).await, None, "here");
+    }
+    for run in [&acts, &behind, &stays] {
+        assert_eq!(home(run).await, Some(node(2)));
+    }
+    let elsewhere = Error::Elsewhere { node: node(1) };
+    // A reader gets everything that happened, then learns where it goes on.
+    let mut kinds = vec![];
+    let end = loop {
+        match with_timeout(reader.next()).await.unwrap() {
+            Ok(Item::Event(event)) => kinds.push(event.body.kind()),
+            Ok(_) => {}
+            Err(error) => break error,
+        }
+    };
+    assert_eq!((kinds.last().copied(), &end), (Some("run.succeeded"), &elsewhere), "{kinds:?}");
+    assert_eq!(with_timeout(observer.next()).await.unwrap().unwrap_err(), elsewhere);
+    let mut again = a.kernel.session_subscribe(&a.me, &by, Some(reader.position())).await.unwrap();
+    // Commands are refused with the new home, also for sessions that were not in memory.
+    for key in ["idle", "unloaded", "asks", "queued"] {
+        assert_eq!(b.prompt(key, "say no").await.unwrap_err(), elsewhere, "{key}");
+    }
+    assert_eq!(placeable(b.prompt("new", "say no")).await.unwrap_err(), elsewhere);
+    let more = a.prompt("idle", "say more").await.unwrap();
+    let first = with_timeout(again.next()).await.unwrap().unwrap();
+    assert!(matches!(&first, Item::Event(event) if event.run == Some(more.id)), "{first:?}");
+    // The new home continues what was queued, and the question can be answered there.
+    with_timeout(a.kernel.homes_poll()).await.unwrap();
+    a.reaches(queued.id, RunStatus::Succeeded).await;
+    let wait = a.kernel.run_get(&a.me, asks.id).await.unwrap().state.wait().unwrap().id;
+    a.kernel.run_answer(&a.me, asks.id, wait, Answer::Input { input: json!("this") }).await.unwrap();
+    a.reaches(asks.id, RunStatus::Succeeded).await;
+    // The prompt behind an active run follows when that one ends. What only this server can execute stays.
+    b.kernel.run_cancel(&b.me, acts.id).await.unwrap();
+    let moves = async {
+        while home(&behind).await.is_some() {
+            tokio::task::yield_now().await;
+        }
+    };
+    with_timeout(moves).await;
+    with_timeout(a.kernel.homes_poll()).await.unwrap();
+    a.reaches(behind.id, RunStatus::Succeeded).await;
+    assert_eq!(b.status(acts.id).await, RunStatus::Cancelled);
+    assert_eq!((home(&stays).await, b.status(stays.id).await), (Some(node(2)), RunStatus::Running));
+    for run in [&idle, &unloaded, &asks, &behind, &queued, &more] {
+        assert_eq!(a.kernel.run_get(&a.me, run.id).await.unwrap().attempts, 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kernel_without_another_one_keeps_its_sessions_while_it_drains() {
+    let url = database();
+    let a = server(&url, 1, &["script"]).await;
+    let idle = a.prompt("idle", "say hi").await.unwrap();
+    a.reaches(idle.id, RunStatus::Succeeded).await;
+    with_timeout(a.kernel.hand_over()).await;
+    let more = a.prompt("idle", "say more").await.unwrap();
+    a.reaches(more.id, RunStatus::Succeeded).await;
+    let new = placeable(a.prompt("new", "say hi")).await.unwrap();
+    a.reaches(new.id, RunStatus::Succeeded).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -87,6 +87,29 @@ pub(super) async fn home_assign(
     Ok(!change.write(sql, &[&session, &to, &from]).await?.is_empty())
 }
 
+/// Makes the server `to` the home of a session whose lease this server has, and voids the lease. The server `to` finds a
+/// session that `has_work` among the sessions that were handed to it.
+pub(super) async fn home_give(
+    change: &Reader,
+    fence: Fence,
+    to: NodeId,
+    has_work: bool,
+) -> Result<bool, StoreError> {
+    let sql = "UPDATE leases SET epoch = nextval('lease_epochs'), node_id = $3, released = true, handed = $4
+               WHERE session_id = $1 AND epoch = $2
+                 AND EXISTS (SELECT 1 FROM node_leases AS n WHERE n.node_id = $3 AND NOT n.draining)
+               RETURNING epoch";
+    let (session, epoch) = (fence.session.as_bytes().as_slice(), int(fence.epoch));
+    Ok(!change.write(sql, &[&session, &epoch, &to.as_bytes().as_slice(), &has_work]).await?.is_empty())
+}
+
+/// Gives up being the home of the sessions that are not in memory, except for those in `kept`.
+pub(super) async fn homes_free(change: &Reader, home: NodeId, kept: &[SessionId]) -> Result<(), StoreError> {
+    let sql = "DELETE FROM leases WHERE node_id = $1 AND released AND NOT handed AND session_id <> ALL ($2)";
+    let kept: Vec<Vec<u8>> = kept.iter().map(|session| session.as_bytes().to_vec()).collect();
+    change.write(sql, &[&home.as_bytes().as_slice(), &kept]).await.map(drop)
+}
+
 /// The error that names the home of a session.
 async fn held_elsewhere(change: &Reader, session: SessionId) -> Result<StoreError, StoreError> {
     let sql = "SELECT node_id FROM leases WHERE session_id = $1";

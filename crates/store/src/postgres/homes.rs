@@ -20,7 +20,7 @@
 //! Invariant: a session belongs to the server that its lease names for as long as that server has a row in `node_leases`.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use mainspring_core::NodeId;
@@ -126,6 +126,13 @@ pub(super) async fn leave(client: &Client, seat: &Seat) -> Result<(), Error> {
     client.execute_typed(&sql, &typed(&[&node])).await.map(drop)
 }
 
+/// Records that a server hands its sessions over: others place nothing on it from now on.
+pub(super) async fn drain(client: &Client, seat: &Seat) -> Result<(), Error> {
+    let node = seat.node.as_bytes().as_slice();
+    let sql = "UPDATE node_leases SET draining = true WHERE node_id = $1";
+    client.execute_typed(sql, &typed(&[&node])).await.map(drop)
+}
+
 /// Renews the lease of a server at work, leads if nobody does, and tells which servers there are.
 pub(super) struct Beacon {
     pub(super) connector: Connector,
@@ -135,6 +142,8 @@ pub(super) struct Beacon {
     /// The permits that the servers share, once the kernel of this one has started.
     pub(super) permits: Arc<OnceLock<SharedPermits>>,
     pub(super) client: Option<Client>,
+    /// True if this server must not lead any more, because it is going to stop.
+    pub(super) is_stepping_down: Arc<AtomicBool>,
     /// When the lease is renewed next, in milliseconds since the start of the machine.
     pub(super) renewal_at_ms: u64,
 }
@@ -194,7 +203,9 @@ impl Beacon {
             }
         }
         let mut has_lost_homes = false;
-        if !self.shared.leads.load(Ordering::Acquire) && self.lead(&client).await? {
+        if self.is_stepping_down.load(Ordering::Acquire) {
+            self.step_down(&client).await?;
+        } else if !self.shared.leads.load(Ordering::Acquire) && self.lead(&client).await? {
             self.shared.leads.store(true, Ordering::Release);
             // Servers may have ended while nobody led.
             has_lost_homes = true;
@@ -237,13 +248,30 @@ impl Beacon {
         if self.shared.leads.load(Ordering::Acquire)
             && client.execute_typed(lease::RENEW, &params).await? == 0
         {
-            return Ok(false);
+            if !self.is_stepping_down.load(Ordering::Acquire) {
+                return Ok(false);
+            }
+            // It was released, and the answer was lost.
+            self.shared.leads.store(false, Ordering::Release);
         }
         lease::beat(client, &self.seat).await?;
         let count = "UPDATE nodes SET sessions =
                        (SELECT count(*) FROM leases WHERE leases.node_id = $1 AND NOT released) WHERE node_id = $1";
         client.execute_typed(count, &typed(&[&node])).await?;
         Ok(true)
+    }
+
+    /// Releases the lease of the database if this server has it and another one can take it.
+    async fn step_down(&self, client: &Client) -> Result<(), Error> {
+        let sql = "UPDATE server_lease SET expires_at = NULL, free_at = NULL WHERE node_id = $1 AND epoch = $2
+                     AND EXISTS (SELECT 1 FROM node_leases AS n
+                                 WHERE n.node_id <> $1 AND NOT n.draining AND clock_timestamp() < n.expires_at)";
+        let node = self.seat.node.as_bytes().as_slice();
+        let boot = self.shared.boot.load(Ordering::Acquire);
+        if client.execute_typed(sql, &typed(&[&node, &boot])).await? > 0 {
+            self.shared.leads.store(false, Ordering::Release);
+        }
+        Ok(())
     }
 
     /// Takes the lease of the database if it is free. Returns whether this server leads now.
@@ -282,7 +310,7 @@ async fn look(client: &Client) -> Result<(Homes, BTreeSet<NodeId>), Error> {
     let sql =
         "SELECT w.node_id, clock_timestamp() < w.expires_at, coalesce(n.name, ''), coalesce(n.address, ''),
                  coalesce(n.offer, ''), coalesce(n.sessions, 0),
-                 coalesce(l.node_id = w.node_id AND clock_timestamp() < l.expires_at, false)
+                 coalesce(l.node_id = w.node_id AND clock_timestamp() < l.expires_at, false), w.draining
                FROM node_leases AS w LEFT JOIN nodes AS n USING (node_id), server_lease AS l ORDER BY 3, 1";
     let keys = "SELECT coalesce((SELECT value FROM meta WHERE name = 'keys'), 0)";
     let rows = client.query_typed(sql, &[]).await?;
@@ -308,6 +336,7 @@ async fn look(client: &Client) -> Result<(Homes, BTreeSet<NodeId>), Error> {
 fn home_server(row: &Row, node: NodeId) -> Result<HomeServer, Error> {
     let offer = serde_json::from_str::<Offer>(row.try_get(4)?).unwrap_or_default();
     let sessions = u64::try_from(row.try_get::<_, i64>(5)?).unwrap_or(0);
-    let candidate = Candidate { node, name: row.try_get(2)?, offer, sessions };
+    let (name, is_draining) = (row.try_get(2)?, row.try_get(7)?);
+    let candidate = Candidate { node, name, offer, sessions, is_draining };
     Ok(HomeServer { candidate, address: row.try_get(3)? })
 }

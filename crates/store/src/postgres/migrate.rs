@@ -16,8 +16,10 @@ const MIGRATIONS: &[(usize, &str)] = &[
     (9, include_str!("../../migrations/postgres/0009_placement.sql")),
     (10, include_str!("../../migrations/postgres/0010_permits.sql")),
     (11, include_str!("../../migrations/postgres/0011_announced_waits.sql")),
+    (12, include_str!("../../migrations/postgres/0012_draining.sql")),
     (13, include_str!("../../migrations/postgres/0013_blob_claims.sql")),
     (14, include_str!("../../migrations/postgres/0014_server_settings.sql")),
+    (15, include_str!("../../migrations/postgres/0015_owner_blocks.sql")),
 ];
 
 /// The version of the tables that this program writes.

@@ -1,7 +1,7 @@
 //! A server that waits for the lease of its database, and later holds it.
 
 use std::path::Path;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use mainspring_core::NodeId;
@@ -59,6 +59,8 @@ pub struct ServerSeen {
     pub sessions: u64,
     /// The groups of settings in which it differs from the active server.
     pub differs: Vec<String>,
+    /// True if it hands its sessions over because it is going to stop.
+    pub is_draining: bool,
     /// Milliseconds since it joined.
     pub up_ms: u64,
     /// Milliseconds since the server last reported that it is alive.
@@ -76,6 +78,7 @@ pub struct Standby {
     heard: watch::Sender<u64>,
     listener: Connector,
     permits: Arc<OnceLock<SharedPermits>>,
+    is_stepping_down: Arc<AtomicBool>,
     threads: Arc<Threads>,
 }
 
@@ -94,8 +97,20 @@ impl Standby {
         shared.idle_limit_ms.store(seat.times.idle_limit_ms(), Ordering::Release);
         let (active, homes) = (watch::Sender::new(None), watch::Sender::new(Homes::default()));
         let (seat, threads, heard) = (Arc::new(seat), Arc::new(threads), watch::Sender::new(0));
-        let permits = Arc::default();
-        Ok(Self { connector, options, seat, shared, active, homes, heard, listener, permits, threads })
+        let (permits, is_stepping_down) = (Arc::default(), Arc::default());
+        Ok(Self {
+            connector,
+            options,
+            seat,
+            shared,
+            active,
+            homes,
+            heard,
+            listener,
+            permits,
+            is_stepping_down,
+            threads,
+        })
     }
 
     /// Receives notices of other servers through the database at `url`, for a store that is reached through a
@@ -139,7 +154,9 @@ impl Standby {
         let (shared, seat) = (Arc::clone(&self.shared), Arc::clone(&self.seat));
         let (connector, homes) = (self.connector.clone(), self.homes.clone());
         let permits = Arc::clone(&self.permits);
-        let beacon = Beacon { connector, shared, seat, homes, permits, client, renewal_at_ms: 0 };
+        let is_stepping_down = Arc::clone(&self.is_stepping_down);
+        let beacon =
+            Beacon { connector, shared, seat, homes, permits, client, is_stepping_down, renewal_at_ms: 0 };
         self.connector.spawn(beacon.keep());
         let (connector, shared, node) = (self.connector.clone(), Arc::clone(&self.shared), self.seat.node);
         self.connector.spawn(notices::announce(connector, Arc::clone(&shared), node));
@@ -161,6 +178,18 @@ impl Standby {
     /// Watches the number of notices from other servers at work that they have written something. Some may be missed.
     pub fn heard(&self) -> watch::Receiver<u64> {
         self.heard.subscribe()
+    }
+
+    /// Announces that this server hands its sessions over: others place nothing on it from now on.
+    pub async fn drain(&self) -> Result<(), PostgresError> {
+        let fail = |error: Error| PostgresError::Database(describe(&error));
+        let client = self.connector.connect().await.map_err(fail)?;
+        homes::drain(&client, &self.seat).await.map_err(fail)
+    }
+
+    /// Lets another server lead from now on, unless there is none.
+    pub fn step_down(&self) {
+        self.is_stepping_down.store(true, Ordering::Release);
     }
 
     /// Gives up the sessions of the process before this one in the same place. The caller knows that its agents have ended.
@@ -217,7 +246,7 @@ impl Standby {
             "SELECT n.node_id, n.name, n.address, n.version,
                coalesce(l.node_id = n.node_id AND clock_timestamp() < l.expires_at, false), {up}, {seen},
                coalesce(clock_timestamp() < w.expires_at, false), n.offer, n.sessions,
-               coalesce(w.workers_held, 0), coalesce(w.in_process_held, 0), n.settings
+               coalesce(w.workers_held, 0), coalesce(w.in_process_held, 0), n.settings, coalesce(w.draining, false)
              FROM nodes n LEFT JOIN node_leases w USING (node_id), server_lease l ORDER BY n.name, n.started_at"
         );
         let lease = client.query_typed_one(&lease, &[]).await.map_err(fail)?;
@@ -237,6 +266,7 @@ impl Standby {
                 permits: [get_u64(row, 10)?, get_u64(row, 11)?],
                 differs: vec![],
                 sessions: if is_at_work { get_u64(row, 9)? } else { 0 },
+                is_draining: get(row, 13)?,
                 up_ms: get_u64(row, 5)?,
                 seen_ms: get_u64(row, 6)?,
             })

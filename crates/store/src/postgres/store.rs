@@ -1,10 +1,11 @@
 //! The methods of the store: each runs a function of `read` or `change` on a connection of the pool.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
+use mainspring_core::quota::OwnerPool;
 use mainspring_core::{
     ApiKey, Artifact, ArtifactAge, ArtifactId, Attempt, AttemptId, Binding, Cursor, DeadLetter, Delegation,
     Digest, Event, Feedback, Grant, GrantId, History, KeyId, Line, LineId, MessageId, NodeId, Point,
@@ -16,14 +17,14 @@ use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
     AgentRow, AnnouncedWait, ArtifactPage, BlobClaim, BlobPurpose, Chunk, Commit, DatabaseMeters,
     DelegationsOf, EdgeChange, EdgeRecord, Fence, FoundMessages, GoalTypeRow, GrantPage, IdPage, InboxItem,
-    KeyPage, KeyRef, Loaded, LostEvents, OwnerState, OwnerUsage, PlacedMessage, Request, RunPage,
+    KeyPage, KeyRef, Loaded, LostEvents, OwnerBlock, OwnerState, OwnerUsage, PlacedMessage, Request, RunPage,
     SessionLine, SessionPage, SessionRef, StateAt, StateHistoryOf, Store, StoreError, TreeRow, TreeState,
     Unfinished, WebhookChange,
 };
 
 use super::read::{access, events, ids, records, runs, search, sessions, state, tree, tree_state};
 use super::writer::{EVENT_BITS, pause};
-use super::{PostgresStore, blobs, change};
+use super::{PostgresStore, blobs, change, owner_blocks};
 use crate::Fault;
 
 /// The longest pause of a reader of all sessions that waits for older transactions.
@@ -124,8 +125,61 @@ impl Store for PostgresStore {
 
     async fn home_assign(&self, session: SessionId, node: NodeId) -> Result<bool, StoreError> {
         match self.shared.home.get() {
-            Some(home) => change!(self, change::home_assign, session, *home, node),
+            Some(home) => {
+                let assigned = change!(self, change::home_assign, session, *home, node);
+                self.shared.written.notify_one();
+                assigned
+            }
             None => Ok(false),
+        }
+    }
+
+    async fn home_give(&self, fence: Fence, node: NodeId, has_work: bool) -> Result<bool, StoreError> {
+        if self.shared.home.get().is_none() {
+            return Ok(false);
+        }
+        let is_given = change!(self, change::home_give, fence, node, has_work)?;
+        if is_given {
+            self.shared.forget(fence);
+            self.shared.written.notify_one();
+        }
+        Ok(is_given)
+    }
+
+    async fn homes_free(&self, kept: &[SessionId]) -> Result<(), StoreError> {
+        match self.shared.home.get() {
+            Some(home) => change!(self, change::homes_free, *home, kept),
+            None => Ok(()),
+        }
+    }
+
+    async fn owner_block_take(
+        &self,
+        pool: OwnerPool,
+        owner: &str,
+        limit: usize,
+        wanted: usize,
+    ) -> Result<usize, StoreError> {
+        match self.shared.home.get() {
+            Some(home) => change!(self, owner_blocks::take, *home, pool, owner, (limit, wanted)),
+            None => Ok(limit),
+        }
+    }
+
+    async fn owner_blocks_wanted(
+        &self,
+        of: &[(OwnerPool, String)],
+    ) -> Result<HashMap<(OwnerPool, String), usize>, StoreError> {
+        match self.shared.home.get() {
+            Some(home) => read!(self, owner_blocks::wanted, *home, of),
+            None => Ok(HashMap::new()),
+        }
+    }
+
+    async fn owner_blocks_write(&self, blocks: &[OwnerBlock]) -> Result<(), StoreError> {
+        match self.shared.home.get() {
+            Some(home) => change!(self, owner_blocks::write, *home, blocks),
+            None => Ok(()),
         }
     }
 

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use mainspring_core::permits::{Demand, PermitPool};
 use mainspring_core::placement::Offer;
+use mainspring_core::quota::OwnerPool;
 use mainspring_core::*;
 use mainspring_kernel::boot_time::boot_time_ms;
 use mainspring_kernel::store::{
-    AnnouncedWait, BlobClaim, BlobPurpose, Commit, Fence, Row, SessionRef, Store, StoreError,
+    AnnouncedWait, BlobClaim, BlobPurpose, Commit, Fence, OwnerBlock, Row, SessionRef, Store, StoreError,
 };
 use mainspring_store::{Homes, PostgresError, PostgresOptions, PostgresStore, Seat, SharedPermits, Standby};
 use parking_lot::Mutex;
@@ -173,6 +174,75 @@ async fn a_session_that_is_not_in_memory_can_be_handed_to_another_server() {
     assert_eq!(a.home_assign(session_id(1), node(1)).await, Ok(true));
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_in_memory_is_given_to_a_server_that_does_not_drain() {
+    let url = database();
+    let (first, a) = join(&url, seat(1)).await;
+    let (second, b) = join(&url, seat(2)).await;
+    let fence = make_session(&a, 1, node(1)).await;
+    assert_eq!(a.home_give(fence, node(9), true).await, Ok(false), "there is no such server");
+    second.drain().await.unwrap();
+    sees(&first, |homes| homes.server(node(2)).is_some_and(|server| server.candidate.is_draining)).await;
+    assert_eq!(a.home_give(fence, node(2), true).await, Ok(false), "it drains");
+    a.commit(one_event(fence, 2)).await.unwrap();
+    let (_third, c) = join(&url, seat(3)).await;
+    assert_eq!(a.home_give(fence, node(3), true).await, Ok(true));
+    assert_eq!(a.commit(one_event(fence, 3)).await, Err(StoreError::Fenced));
+    assert_eq!(a.home_give(fence, node(3), true).await, Ok(false), "the lease is void");
+    let held = Err(StoreError::HeldElsewhere { node: node(3) });
+    assert_eq!(a.lease_take(session_id(1), node(1)).await.map(drop), held);
+    assert_eq!(c.inbox_at_home().await, Ok(vec![session_id(1)]));
+    let taken = c.lease_take(session_id(1), node(3)).await.unwrap();
+    c.commit(one_event(taken, 3)).await.unwrap();
+    // Without work, nobody has to load it.
+    assert_eq!(c.home_give(taken, node(1), false).await, Ok(true));
+    assert_eq!((a.home_find(session_id(1)).await, a.inbox_at_home().await), (Ok(Some(node(1))), Ok(vec![])));
+    // Sessions that are not in memory are given up, except for those that are read.
+    let fence = make_session(&a, 2, node(1)).await;
+    a.lease_release(fence).await.unwrap();
+    let in_memory = make_session(&a, 3, node(1)).await;
+    a.homes_free(&[session_id(2)]).await.unwrap();
+    for (n, home) in [(1, None), (2, Some(node(1))), (3, Some(node(1)))] {
+        assert_eq!(b.home_find(session_id(n)).await, Ok(home), "{n}");
+    }
+    a.commit(one_event(in_memory, 4)).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_steps_down_for_a_server_that_stays() {
+    let url = database();
+    let (first, a) = join(&url, seat(1)).await;
+    sees(&first, |homes| homes.leader == Some(node(1))).await;
+    make_session(&a, 1, node(1)).await;
+    first.drain().await.unwrap();
+    first.step_down();
+    let (second, _b) = join(&url, seat(2)).await;
+    sees(&second, |homes| homes.leader == Some(node(2))).await;
+    sees(&first, |homes| homes.leader == Some(node(2))).await;
+    assert_eq!(a.unfinished().await.unwrap().live, [], "only the leader recovers");
+    assert!(first.is_active(), "it is at work");
+    assert_eq!(psql(&url, "SELECT takeovers FROM server_lease"), "0");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_without_another_server_goes_on_leading() {
+    let url = database();
+    let (first, a) = join(&url, seat(1)).await;
+    sees(&first, |homes| homes.leader == Some(node(1))).await;
+    make_session(&a, 1, node(1)).await;
+    first.drain().await.unwrap();
+    first.step_down();
+    // It goes on renewing the lease of the database.
+    let lease = "SELECT expires_at FROM server_lease";
+    let mut seen = std::collections::BTreeSet::new();
+    while seen.len() < 3 {
+        let expires_at = psql(&url, lease);
+        assert!(!expires_at.is_empty(), "the lease was released");
+        seen.insert(expires_at);
+    }
+    assert_eq!(a.unfinished().await.unwrap().live, [session_id(1)]);
+}
+
 /// The permits of a server: those that it has, uses and wants.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct Work {
@@ -237,6 +307,36 @@ async fn permits_of_all_servers_follow_the_demand_and_end_with_their_server() {
     watch.await;
     let early = held.lock().iter().any(|(servers, size)| servers == "2" && *size > 2);
     assert!(!early, "{held:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn blocks_of_an_owners_limit_are_never_more_than_the_limit_and_end_with_their_server() {
+    let url = database();
+    let (_first, a) = join(&url, seat(1)).await;
+    let (second, b) = join(&url, seat(2)).await;
+    let pool = OwnerPool::ActiveRuns;
+    let block = |held, wanted| OwnerBlock { pool, owner: "ada".into(), held, wanted };
+    assert_eq!(a.owner_block_take(pool, "ada", 3, 2).await, Ok(2));
+    assert_eq!(b.owner_block_take(pool, "ada", 3, 2).await, Ok(1));
+    assert_eq!(a.owner_block_take(pool, "ada", 3, 3).await, Ok(2), "nothing is left");
+    assert_eq!(b.owner_block_take(pool, "bob", 3, 3).await, Ok(3), "owners have limits of their own");
+    assert_eq!(b.owner_block_take(OwnerPool::QueuedPrompts, "ada", 3, 3).await, Ok(3));
+    let known = [(pool, "ada".to_owned()), (pool, "bob".to_owned())];
+    let wanting = a.owner_blocks_wanted(&known).await.unwrap();
+    assert_eq!(wanting.into_iter().collect::<Vec<_>>(), [((pool, "ada".to_owned()), 1)]);
+    // One gives up a part, which the other one takes.
+    a.owner_blocks_write(&[block(1, 1)]).await.unwrap();
+    assert_eq!(b.owner_block_take(pool, "ada", 3, 3).await, Ok(2));
+    // Both take at the same time.
+    a.owner_blocks_write(&[block(0, 0)]).await.unwrap();
+    b.owner_blocks_write(&[block(0, 0)]).await.unwrap();
+    assert_eq!(psql(&url, "SELECT count(*) FROM owner_blocks WHERE owner_id = 'ada' AND pool = 0"), "0");
+    let (at_a, at_b) =
+        tokio::join!(a.owner_block_take(pool, "ada", 3, 3), b.owner_block_take(pool, "ada", 3, 3));
+    assert_eq!(at_a.unwrap() + at_b.unwrap(), 3);
+    second.leave().await.unwrap();
+    assert_eq!(a.owner_block_take(pool, "ada", 3, 3).await, Ok(3));
+    assert!(b.owner_block_take(pool, "ada", 3, 1).await.is_err(), "a server that has left takes nothing");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -134,3 +134,53 @@ async fn all_servers_together_keep_to_a_limit_of_active_runs() {
     })
     .await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_quota_of_an_owner_holds_over_all_servers() {
+    let quotas = vec![("MAINSPRING_QUOTAS_ACTIVE_RUNS", "2"), ("MAINSPRING_QUOTAS_QUEUED_PROMPTS", "3")];
+    let mut servers = Servers::start_with_settings(vec![quotas; 2], true).await;
+    let count = |servers: &Servers, status: &str| -> u64 {
+        let sql = format!("SELECT count(*) FROM runs WHERE status IN ({status})");
+        psql(&servers.database, &sql).parse().unwrap()
+    };
+    // Six runs over both servers; each is sent again while the owner has three queued ones.
+    let (mut most_active, mut most_queued) = (0, 0);
+    let mut watch = |servers: &Servers| {
+        most_active = most_active.max(count(servers, "'starting', 'running'"));
+        most_queued = most_queued.max(count(servers, "'queued'"));
+        assert!(most_active <= 2, "{most_active} runs are active at the same time");
+        assert!(most_queued <= 3, "{most_queued} prompts are queued at the same time");
+    };
+    for n in 0..6 {
+        let body = json!({
+            "prompt": "sleep 300ms; say done", "adapter": "script", "session": {"key": format!("k{n}")},
+        });
+        until(async || {
+            watch(&servers);
+            send(servers.request(n % 2, Method::POST, "/v1/runs").json(&body)).await
+        })
+        .await;
+    }
+    while count(&servers, "'succeeded'") < 6 {
+        watch(&servers);
+    }
+    assert_eq!(most_active, 2, "the quota is used");
+    // One server has the whole quota and is killed: the other one gets it when that server is taken over.
+    for key in ["long1", "long2"] {
+        servers.prompt(1, key, "sleep 60m").await;
+    }
+    until(async || (count(&servers, "'running'") == 2).then_some(())).await;
+    let waits = servers.prompt(0, "waits", "say done").await;
+    assert_eq!(waits["status"], "queued");
+    let node = servers.node(1);
+    servers.children.kill(1);
+    let path = format!("/v1/runs/{}", waits["runId"].as_str().unwrap());
+    let run = send(servers.request(0, Method::GET, &path)).await;
+    assert!(run.is_none_or(|run| run["status"] == "queued"), "its server may still act");
+    servers.wait_until_gone(&node);
+    until(async || {
+        let run = send(servers.request(0, Method::GET, &path)).await?;
+        (run["status"] == "succeeded").then_some(())
+    })
+    .await;
+}

@@ -209,5 +209,5 @@ async fn servers_that_share_the_work_lose_and_double_nothing_when_homes_end() {
         servers.ready(home).await;
     }
     assert!(servers.check_agents() >= 4, "one for each server that was its home");
-    load.end(&servers.database).await;
+    load.end(&servers.database, 3).await;
 }

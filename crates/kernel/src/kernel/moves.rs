@@ -1,0 +1,182 @@
+//! Moves: a kernel that drains hands its sessions over to other kernels that share the store.
+//!
+//! ```text
+//! in memory, nothing acts for it ───────────── home_give ──▶ at another kernel, which loads it if it has work
+//! in memory, a run acts for it ──its end──▶ (as above)
+//! not in memory, but read, parked or asked for ─ home_assign ──▶ at another kernel, which loads it
+//! not in memory otherwise ──────────────────── homes_free ──▶ without a home: at the kernel that is asked for it next
+//! ```
+//!
+//! The actor of a session hands it over between two inputs, so no commit is in flight and all streamed text is stored. One
+//! statement names the new home and voids the lease of this kernel. Later commands are refused with [`Error::Elsewhere`], and
+//! readers get everything that was published, then the same error: both go on at the new home. If the statement fails, the
+//! session stays.
+//!
+//! A session that no other kernel can execute stays, and its runs are executed until the process stops.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use mainspring_core::placement::{Candidate, Wish, place_elsewhere};
+use mainspring_core::{NodeId, Run, RunId, Session, SessionId};
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+use super::reach::{AskError, HomeRequest};
+use super::{Kernel, Shared};
+use crate::actor::Signal;
+use crate::error::Error;
+
+/// Time between two tries to hand over the sessions that had to stay: other processes may have joined.
+const RETRY_MS: u64 = 500;
+
+/// The moves of sessions to other processes.
+#[derive(Debug, Default)]
+pub(super) struct Moves {
+    is_draining: AtomicBool,
+    /// The sessions that each process got from this one. The processes report them only later.
+    given: Mutex<HashMap<NodeId, u64>>,
+}
+
+impl Moves {
+    /// Completes what is known about a process `candidate`.
+    fn corrected(&self, mut candidate: Candidate, here: NodeId) -> Candidate {
+        candidate.sessions += self.given.lock().get(&candidate.node).copied().unwrap_or_default();
+        candidate.is_draining |= candidate.node == here && self.is_draining.load(Ordering::Acquire);
+        candidate
+    }
+}
+
+impl Kernel {
+    /// True if this process hands its sessions over.
+    pub fn is_draining(&self) -> bool {
+        self.shared.is_draining()
+    }
+
+    /// Hands the sessions of this process over to others from now on, each as soon as nothing acts for it. Returns once this
+    /// was tried for every session. Does nothing for a process that has its store for itself.
+    pub async fn hand_over(&self) {
+        if self.shared.options.homes.is_none() || self.shared.moves.is_draining.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        self.shared.hand_over_all().await;
+        let kept = self.shared.slot_sessions();
+        if self.shared.has_successor()
+            && let Err(error) = self.shared.store.homes_free(&kept).await
+        {
+            tracing::warn!(%error, "the sessions that are not in memory keep their home until this process ends");
+        }
+        let Some(shared) = self.shared.me.upgrade() else { return };
+        self.shared.tasks.spawn(async move {
+            loop {
+                tokio::select! {
+                    () = shared.clock.sleep_for(RETRY_MS) => {}
+                    () = shared.tasks.stopping() => return,
+                }
+                shared.hand_over_all().await;
+            }
+        });
+    }
+}
+
+impl Shared {
+    /// True if this process hands its sessions over.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.moves.is_draining.load(Ordering::Acquire)
+    }
+
+    /// Lists the processes that share the store, as far as this one knows.
+    pub(super) fn candidates(&self) -> Vec<Candidate> {
+        let Some(homes) = &self.options.homes else { return vec![] };
+        homes.candidates().into_iter().map(|known| self.moves.corrected(known, self.node)).collect()
+    }
+
+    /// True if another process stays.
+    fn has_successor(&self) -> bool {
+        self.candidates().iter().any(|server| server.node != self.node && !server.is_draining)
+    }
+
+    /// Chooses the process that can execute a session with these unfinished runs; none if it has to stay.
+    pub(crate) fn successor<'a>(
+        &self,
+        session: &Session,
+        runs: impl Iterator<Item = &'a Run>,
+    ) -> Option<NodeId> {
+        let of_session = Wish::of(session);
+        let of_run = |run: &'a Run| (run.adapter.as_str(), run.options.cwd.as_deref());
+        let of_runs: Vec<_> = runs.map(of_run).collect();
+        let wishes = of_runs.iter().map(|(adapter, folder)| Wish {
+            adapter,
+            folder: folder.or(of_session.folder),
+            labels: of_session.labels,
+        });
+        let wishes: Vec<Wish<'_>> = std::iter::once(of_session).chain(wishes).collect();
+        place_elsewhere(&wishes, self.node, &self.candidates())
+    }
+
+    /// Records that the process `to` got a session of this one.
+    pub(crate) fn count_given(&self, to: NodeId) {
+        *self.moves.given.lock().entry(to).or_default() += 1;
+    }
+
+    /// Tries to hand every session over.
+    async fn hand_over_all(&self) {
+        if !self.has_successor() {
+            return;
+        }
+        let mut asked = vec![];
+        for actor in self.actors() {
+            let (done, tried) = oneshot::channel();
+            if actor.send(Signal::HandOver(done).into()).is_ok() {
+                asked.push(tried);
+            }
+        }
+        for tried in asked {
+            // The actor has ended if there is no answer.
+            let _ = tried.await;
+        }
+        let handed = self.store.inbox_at_home().await.unwrap_or_default();
+        let unloaded = self.unloaded_sessions().into_iter().chain(self.parked.sessions()).chain(handed);
+        for session in unloaded {
+            match self.hand_over_unloaded(session).await {
+                Ok(Some(to)) => self.end_readers(session, to),
+                Ok(None) => {}
+                Err(error) => tracing::warn!(%error, %session, "a session could not be handed over"),
+            }
+        }
+    }
+
+    /// Makes another process the home of a session that is not in memory. Returns the home, if it is another process.
+    pub(super) async fn hand_over_unloaded(&self, session: SessionId) -> Result<Option<NodeId>, Error> {
+        let Some(loaded) = self.store.session_load(session).await? else { return Ok(None) };
+        let runs = || loaded.runs.iter().map(|(run, _)| run);
+        let Some(to) = self.successor(&loaded.session, runs()) else { return Ok(None) };
+        self.pass_hosts(to, runs()).await?;
+        if self.store.home_assign(session, to).await? {
+            self.parked.remove(session);
+            self.board.remove(&loaded.session.owner, session, false);
+            self.count_given(to);
+            return Ok(Some(to));
+        }
+        // It is in memory by now, or has moved already.
+        Ok(self.store.home_find(session).await?.filter(|home| *home != self.node))
+    }
+
+    /// Tells the process `to` which hosts serve the tools of these runs: only this process knows it.
+    pub(crate) async fn pass_hosts(&self, to: NodeId, runs: impl Iterator<Item = &Run>) -> Result<(), Error> {
+        let mut hosts: Vec<(RunId, String)> = vec![];
+        for run in runs {
+            if let Some((asked, host)) = self.host_run(run).await? {
+                hosts.push((asked.id, host));
+            }
+        }
+        match self.peers().filter(|_| !hosts.is_empty()) {
+            Some(peers) => match peers.ask(to, HomeRequest::Hosts(hosts)).await {
+                Ok(_) => Ok(()),
+                Err(AskError::Refused(refusal)) => Err(refusal.into()),
+                Err(AskError::NotReached(why) | AskError::NotAnswered(why)) => Err(Error::Unavailable(why)),
+            },
+            None => Ok(()),
+        }
+    }
+}
