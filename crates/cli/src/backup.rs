@@ -11,10 +11,10 @@ use super::error::{CliError, Exit};
 use super::output::{DIM, GREEN};
 use mainspring::backup::{self, Manifest};
 
-/// Back up the state directory, also while it is served
+/// Back up the state directory or the PostgreSQL of `--store`, also while it is served
 #[derive(Args)]
 #[command(
-    after_help = "The backup holds the database at one instant and the bytes of all artifacts, with a manifest of sizes and \
+    after_help = "The backup holds the database at one instant, as SQLite, and the bytes of all artifacts, with a manifest of sizes and \
 hashes. It does not hold the token, API keys and keys of providers, nor the bytes of artifacts that an object store keeps. `mainspring restore` checks and restores it."
 )]
 pub(super) struct Backup {
@@ -41,7 +41,7 @@ struct BackupOutput<'a> {
 
 impl Backup {
     pub(super) async fn execute(self, context: &Context<'_>) -> Result<Exit, CliError> {
-        context.check_local("backup")?;
+        context.check_store("backup")?;
         let (config, path) = (context.config().clone(), self.path.clone());
         let busy = context.output.start_spinner("copying");
         let made = tokio::task::spawn_blocking(move || backup::create(&config, &path, Clock::system().now()));

@@ -163,7 +163,8 @@ impl From<NodeError> for CliError {
 impl From<BackupError> for CliError {
     fn from(error: BackupError) -> Self {
         let exit = match &error {
-            BackupError::Exists { .. } => Exit::Refused,
+            BackupError::Exists { .. }
+            | BackupError::Database { source: mainspring_store::CopyError::NotEmpty(_), .. } => Exit::Refused,
             BackupError::Nothing { .. } => Exit::NotFound,
             BackupError::NotABackup { .. } => Exit::BadRequest,
             BackupError::StateDir(mainspring_store::StateDirError::Busy { .. }) => Exit::StateDirInUse,
@@ -182,7 +183,10 @@ impl From<StoreCopyError> for CliError {
             StoreCopyError::StateDir(StateDirError::Busy { .. }) => (Exit::StateDirInUse, "state_dir_owned"),
             StoreCopyError::Same(_) => (Exit::BadRequest, Self::INVALID_REQUEST),
             StoreCopyError::Copy(CopyError::NotEmpty(_)) => (Exit::Refused, "store_not_empty"),
-            StoreCopyError::Copy(CopyError::NoSource(_)) => (Exit::NotFound, "not_found"),
+            StoreCopyError::Copy(CopyError::OfAnother(_)) => (Exit::Refused, "copy_of_another"),
+            StoreCopyError::Copy(CopyError::NoSource(_) | CopyError::NotACopy(_)) => {
+                (Exit::NotFound, "not_found")
+            }
             _ => (Exit::Unavailable, "store_unusable"),
         };
         Self { exit, code: code.into(), message, retryable: exit == Exit::StateDirInUse }

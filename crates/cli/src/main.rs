@@ -212,7 +212,7 @@ enum Command {
     Doctor(doctor::Doctor),
     /// Back up the state directory, also while it is served
     Backup(backup::Backup),
-    /// Restore a backup into an empty state directory
+    /// Restore a backup into an empty state directory, or into the empty PostgreSQL of `--store`
     Restore(restore::Restore),
     /// Recompute all stored data that can be derived from other data, and name each finding
     Verify(verify::Verify),
@@ -438,15 +438,25 @@ impl Context<'_> {
         };
         other.map_or(Ok(()), |other| {
             Err(CliError::bad_request(format!(
-                "{command} works on SQLite, and {other}: use the tools of PostgreSQL, such as pg_dump \
-                 (docs/postgresql.md)"
+                "{command} works on SQLite, and {other}: use the tools of PostgreSQL (docs/postgresql.md)"
             )))
         })
     }
 
+    /// Refuses to work on the SQLite of the local state directory while a process uses the directory with a PostgreSQL.
+    fn check_store(&self, command: &str) -> Result<(), CliError> {
+        self.check_local(command)?;
+        let owner = StateDir::peek(&self.config().state_dir).ok().flatten();
+        match (&self.config().store, owner.and_then(|owner| Some((owner.pid, owner.store?)))) {
+            (None, Some((pid, store))) => Err(CliError::bad_request(format!(
+                "process {pid} serves the state directory with the data in {store}: name it with --store"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
     /// Refuses `--url` for a command that works on the files of the local state directory.
     fn check_local(&self, command: &str) -> Result<(), CliError> {
-        self.check_sqlite(command)?;
         match &self.config().url {
             None => Ok(()),
             Some(_) => Err(CliError::bad_request(format!(
@@ -458,6 +468,7 @@ impl Context<'_> {
     /// Takes the local state directory for a command that changes the files of its database.
     fn own_database(&self, command: &str) -> Result<(StateDir, PathBuf), CliError> {
         self.check_local(command)?;
+        self.check_sqlite(command)?;
         let database = self.config().database();
         if !database.exists() {
             return Err(CliError::not_found(format!(

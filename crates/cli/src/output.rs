@@ -164,6 +164,13 @@ impl Output {
 /// A spinner, removed on drop.
 pub(super) struct Spinner(ProgressBar);
 
+impl Spinner {
+    /// Shows another text.
+    pub(super) fn update(&self, what: &str) {
+        self.0.set_message(safe(what).into_owned());
+    }
+}
+
 impl Drop for Spinner {
     fn drop(&mut self) {
         self.0.finish_and_clear();

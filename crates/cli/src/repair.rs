@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::Context;
 use super::error::{CliError, Exit};
 use super::output::{DIM, GREEN, RED};
-use super::verify::{VerifiedPart, blobs_verify, verify};
+use super::verify::{VerifiedPart, contents, contents_verify, verify};
 use mainspring::backup;
 use mainspring::config::Config;
 
@@ -96,7 +96,7 @@ fn keep_copy(database: &Path) -> io::Result<PathBuf> {
 /// Takes missing and damaged contents of artifacts from a backup. Returns their number.
 async fn restore_contents(config: &Config, from: &Path) -> Result<u64, CliError> {
     let view = SqliteView::open(&config.database(), false)?;
-    let (_, damaged) = blobs_verify(config, &view).await?;
+    let damaged = contents_verify(config, contents(&view)?).await?;
     let hashes: Vec<String> = damaged.into_iter().map(|(hash, _)| hash).collect();
     if hashes.is_empty() {
         return Ok(0);

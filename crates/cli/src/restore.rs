@@ -11,11 +11,11 @@ use super::error::{CliError, Exit};
 use super::output::{DIM, GREEN};
 use mainspring::backup;
 
-/// Restore a backup into an empty state directory
+/// Restore a backup into an empty state directory, or into the empty PostgreSQL of `--store`
 #[derive(Args)]
 #[command(
-    after_help = "Nothing is overwritten: the state directory must have no database and no artifacts. All hashes are checked \
-first. New events get cursors beyond all that the lost state directory may have given, so that its readers are told to \
+    after_help = "Nothing is overwritten: the state directory must have no database and no artifacts, or the PostgreSQL no data. All hashes are \
+checked first. New events get cursors beyond all that the lost state directory may have given, so that its readers are told to \
 start anew. API keys must be created again."
 )]
 pub(super) struct Restore {
@@ -27,6 +27,9 @@ pub(super) struct Restore {
 #[serde(rename_all = "camelCase")]
 struct RestoreOutput {
     state_dir: String,
+    /// The PostgreSQL, without its password.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    store: Option<String>,
     bytes: u64,
     artifacts: usize,
     sessions: u64,
@@ -39,9 +42,10 @@ struct RestoreOutput {
 
 impl Restore {
     pub(super) async fn execute(self, context: &Context<'_>) -> Result<Exit, CliError> {
-        context.check_local("restore")?;
+        context.check_store("restore")?;
         let config = context.config().clone();
         let state_dir = config.state_dir.display().to_string();
+        let store = config.store.as_ref().map(|_| config.database_name());
         let busy = context.output.start_spinner("checking and copying");
         let work =
             tokio::task::spawn_blocking(move || backup::restore(&config, &self.path, Clock::system().now()));
@@ -51,6 +55,7 @@ impl Restore {
         if output.json {
             output.print_json(&RestoreOutput {
                 state_dir,
+                store,
                 bytes: manifest.bytes(),
                 artifacts: manifest.artifacts(),
                 sessions: manifest.sessions,
@@ -62,7 +67,7 @@ impl Restore {
             })?;
             return Ok(Exit::Done);
         }
-        output.print_line(format_args!("{GREEN}restored{GREEN:#} into {state_dir}"))?;
+        output.print_line(format_args!("{GREEN}restored{GREEN:#} into {}", store.unwrap_or(state_dir)))?;
         output.print_line(format_args!(
             "{DIM}{} sessions, {} runs, {} events, {} artifact contents; new events begin after cursor {}{DIM:#}",
             manifest.sessions,

@@ -2,18 +2,20 @@
 
 use clap::Args;
 use mainspring_kernel::audit::AuditVerified;
-use mainspring_store::{SCHEMA_VERSION, SqliteView, StateDir};
+use mainspring_kernel::store::StoreError;
+use mainspring_store::{PostgresView, SCHEMA_VERSION, SqliteView, StateDir, Verification};
 use serde::Serialize;
 
 use super::Context;
-use super::error::{CliError, Exit};
+use super::error::{CliError, Exit, chain};
 use super::output::{DIM, GREEN, RED};
 use mainspring::config::Config;
 
 /// Recompute all stored data that can be derived from other data, and name each finding
 #[derive(Args)]
 #[command(
-    after_help = "Reads everything and changes nothing: the structure of the database, the checksums of rows, runs and messages \
+    after_help = "Reads everything and changes nothing: the structure of the database and the checksums of rows, or the form of the records of \
+a PostgreSQL; runs and messages \
 against their events, the trees of messages, the bytes of artifacts against their hashes, and the chain of hashes of the audit log. Exit code 5 if something is wrong."
 )]
 pub(super) struct Verify {}
@@ -31,7 +33,7 @@ pub(super) struct VerifiedPart {
 
 impl Verify {
     pub(super) async fn execute(self, context: &Context<'_>) -> Result<Exit, CliError> {
-        context.check_local("verify")?;
+        context.check_store("verify")?;
         let busy = context.output.start_spinner("reading");
         let parts = verify(context.config()).await?;
         drop(busy);
@@ -44,43 +46,23 @@ impl Verify {
     }
 }
 
-/// Verifies the database and the artifacts.
+/// Verifies the database, the artifacts and the audit log.
 pub(super) async fn verify(config: &Config) -> Result<Vec<VerifiedPart>, CliError> {
-    let database = config.database();
-    if !database.exists() {
-        return Err(CliError::not_found(format!("{} does not exist: nothing is stored", database.display())));
-    }
-    let is_served = StateDir::peek(&config.state_dir)?.is_some();
-    let work = tokio::task::spawn_blocking(move || {
-        let view = SqliteView::open(&database, is_served)?;
-        let schema = view.schema_version()?;
-        if schema != SCHEMA_VERSION {
-            return Err(CliError::unusable(format!(
-                "{} has schema {schema}, this version verifies {SCHEMA_VERSION}: start this version once, \
-                 which migrates it, or use the version that wrote it",
-                database.display()
-            )));
-        }
-        let parts = view.verify().map_err(mainspring_kernel::Error::from)?;
-        Ok((view, parts))
+    let owned = config.clone();
+    let work = tokio::task::spawn_blocking(move || match &owned.store {
+        Some(url) => verify_postgres(&owned, url),
+        None => verify_sqlite(&owned),
     });
-    let (view, parts) = work.await.map_err(std::io::Error::other)??;
-    let name = |part: mainspring_store::Verified| match part {
-        mainspring_store::Verified::Structure => "structure",
-        mainspring_store::Verified::Checksums => "checksums",
-        mainspring_store::Verified::Events => "events",
-        mainspring_store::Verified::Trees => "trees",
-    };
-    let mut verified: Vec<VerifiedPart> = parts
-        .into_iter()
-        .map(|part| VerifiedPart {
-            part: name(part.part),
-            checked: part.checked,
-            unknown: part.unknown,
-            findings: part.findings,
-        })
-        .collect();
-    let (checked, damaged) = blobs_verify(config, &view).await?;
+    let (parts, contents) = work.await.map_err(std::io::Error::other)??;
+    let verified = parts.into_iter().map(|part| VerifiedPart {
+        part: part.part.name(),
+        checked: part.checked,
+        unknown: part.unknown,
+        findings: part.findings,
+    });
+    let mut verified: Vec<VerifiedPart> = verified.collect();
+    let checked = contents.len() as u64;
+    let damaged = contents_verify(config, contents).await?;
     let findings = damaged.into_iter().map(|(_, problem)| problem).collect();
     verified.push(VerifiedPart { part: "artifacts", checked, unknown: 0, findings });
     let folder = config.audit_dir();
@@ -90,22 +72,69 @@ pub(super) async fn verify(config: &Config) -> Result<Vec<VerifiedPart>, CliErro
     Ok(verified)
 }
 
-/// Compares the contents of artifacts with their hashes. Returns their number, and hash and problem of each damaged one.
-pub(super) async fn blobs_verify(
-    config: &Config,
-    view: &SqliteView,
-) -> Result<(u64, Vec<(String, String)>), CliError> {
-    let blobs = mainspring::artifact_store::blobs(config)?;
-    let (mut checked, mut damaged, mut after) = (0, vec![], None);
-    loop {
-        let page = view.blob_page(after.as_deref(), 500).map_err(mainspring_kernel::Error::from)?;
-        let Some((last, _)) = page.last() else { return Ok((checked, damaged)) };
-        after = Some(last.clone());
-        for (hash, size) in page {
-            checked += 1;
-            damaged.extend(blobs.check(&hash, size, true).await.map(|problem| (hash, problem)));
-        }
+/// The hashes and sizes of contents of artifacts.
+type Contents = Vec<(String, u64)>;
+
+fn verify_sqlite(config: &Config) -> Result<(Vec<Verification>, Contents), CliError> {
+    let database = config.database();
+    if !database.exists() {
+        return Err(CliError::not_found(format!("{} does not exist: nothing is stored", database.display())));
     }
+    let is_served = StateDir::peek(&config.state_dir)?.is_some();
+    let view = SqliteView::open(&database, is_served)?;
+    let schema = view.schema_version()?;
+    if schema != SCHEMA_VERSION {
+        return Err(CliError::unusable(format!(
+            "{} has schema {schema}, this version verifies {SCHEMA_VERSION}: start this version once, \
+             which migrates it, or use the version that wrote it",
+            database.display()
+        )));
+    }
+    let parts = view.verify().map_err(mainspring_kernel::Error::from)?;
+    Ok((parts, contents(&view)?))
+}
+
+fn verify_postgres(config: &Config, url: &str) -> Result<(Vec<Verification>, Contents), CliError> {
+    let address = config.database_name();
+    let unusable = |error: &dyn std::error::Error| CliError::unusable(format!("{address}: {}", chain(error)));
+    let view = PostgresView::open(url).map_err(|error| unusable(&error))?;
+    let Some(view) = view else {
+        return Err(CliError::not_found(format!("{address} has no tables: nothing is stored")));
+    };
+    let parts = view.verify().map_err(|error| unusable(&error))?;
+    Ok((parts, all_pages(|after| view.blob_page(after, PAGE))?))
+}
+
+/// Lists the contents of artifacts of a SQLite database.
+pub(super) fn contents(view: &SqliteView) -> Result<Contents, CliError> {
+    all_pages(|after| view.blob_page(after, PAGE))
+}
+
+/// Contents that are read at once.
+const PAGE: usize = 500;
+
+fn all_pages(page: impl Fn(Option<&str>) -> Result<Contents, StoreError>) -> Result<Contents, CliError> {
+    let mut all = Contents::new();
+    loop {
+        let next = page(all.last().map(|(hash, _)| hash.as_str())).map_err(mainspring_kernel::Error::from)?;
+        if next.is_empty() {
+            return Ok(all);
+        }
+        all.extend(next);
+    }
+}
+
+/// Compares the contents of artifacts with their hashes. Returns hash and problem of each damaged one.
+pub(super) async fn contents_verify(
+    config: &Config,
+    contents: Contents,
+) -> Result<Vec<(String, String)>, CliError> {
+    let blobs = mainspring::artifact_store::blobs(config)?;
+    let mut damaged = vec![];
+    for (hash, size) in contents {
+        damaged.extend(blobs.check(&hash, size, true).await.map(|problem| (hash, problem)));
+    }
+    Ok(damaged)
 }
 
 fn print(context: &Context<'_>, parts: &[VerifiedPart]) -> std::io::Result<()> {

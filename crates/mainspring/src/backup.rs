@@ -1,4 +1,5 @@
-//! Backups of a state directory: made while a process serves it, and restored into an empty one.
+//! Backups of a state directory and its database: made while processes serve it, and restored into empty ones. The database may
+//! be SQLite or a PostgreSQL on either side; a backup has it as SQLite.
 //!
 //! A backup is a folder, or the same files in a tar file:
 //!
@@ -21,7 +22,7 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use mainspring_core::Time;
-use mainspring_store::{CopySummary, OpenError, StateDirError};
+use mainspring_store::{CopyError, CopySummary, OpenError, StateDirError};
 use serde::{Deserialize, Serialize};
 
 mod create;
@@ -113,7 +114,7 @@ pub enum BackupError {
         path: PathBuf,
     },
     /// There is no database to back up.
-    #[error("{} has no database: there is nothing to back up", path.display())]
+    #[error("{} has no data: there is nothing to back up", path.display())]
     Nothing {
         /// The state directory.
         path: PathBuf,
@@ -150,6 +151,15 @@ pub enum BackupError {
     /// The database cannot be read or written.
     #[error(transparent)]
     Store(#[from] OpenError),
+    /// The PostgreSQL cannot be read or written.
+    #[error("{address}: {source}")]
+    Database {
+        /// The address, without its password.
+        address: String,
+        /// The error of the copy.
+        #[source]
+        source: CopyError,
+    },
     /// The store cannot be read.
     #[error(transparent)]
     Read(#[from] mainspring_kernel::store::StoreError),
@@ -168,14 +178,14 @@ impl BackupError {
     /// Returns the stable code.
     pub fn code(&self) -> &'static str {
         match self {
-            Self::Exists { .. } => "already_exists",
+            Self::Exists { .. } | Self::Database { source: CopyError::NotEmpty(_), .. } => "already_exists",
             Self::Nothing { .. } => "not_found",
             Self::NotABackup { .. } => "not_a_backup",
             Self::Damaged { .. } | Self::Artifact { .. } => "corrupt",
             Self::StateDir(StateDirError::Busy { .. }) => "state_dir_owned",
             Self::StateDir(StateDirError::Exposed { .. }) => "state_dir_exposed",
             Self::StateDir(_) => "state_dir_unusable",
-            Self::Store(_) | Self::Read(_) => "store_unusable",
+            Self::Store(_) | Self::Database { .. } | Self::Read(_) => "store_unusable",
             Self::Io { .. } => "io",
         }
     }

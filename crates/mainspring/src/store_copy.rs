@@ -10,7 +10,9 @@ use std::path::{Path, PathBuf};
 
 use mainspring_core::Time;
 use mainspring_kernel::ids::Ids;
-use mainspring_store::{CopyEnd, CopyError, CopyReport, StateDir, StateDirError, store_copy};
+use mainspring_store::{
+    CopyEnd, CopyError, CopyOptions, CopyReport, CopyStep, StateDir, StateDirError, copy_discard, store_copy,
+};
 
 use crate::backup::{blob_path, copy_hashed, file_write, remove};
 use crate::config::Config;
@@ -35,7 +37,7 @@ impl std::str::FromStr for CopySide {
     }
 }
 
-/// Why a store was not copied. The target is unchanged.
+/// Why a store was not copied. The target is as it was, or an unfinished copy.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreCopyError {
     /// A state directory cannot be used.
@@ -49,12 +51,14 @@ pub enum StoreCopyError {
     Copy(#[from] CopyError),
 }
 
-/// Copies all data of `from` into `to`. Both must not be in use; `to` must be empty.
+/// Copies all data of `from` into `to`. Both must not be in use; `to` must be empty, or an unfinished copy of `from`, which is
+/// continued then.
 pub fn copy(
     config: &Config,
     from: &CopySide,
     to: &CopySide,
     now: Time,
+    progress: &mut dyn FnMut(CopyStep<'_>),
 ) -> Result<CopyReport, StoreCopyError> {
     let (source, target) = (Side::new(config, from), Side::new(config, to));
     if from == to || source.is_same_directory(&target) {
@@ -64,16 +68,30 @@ pub fn copy(
         };
         return Err(StoreCopyError::Same(name));
     }
-    let mut owned = vec![];
-    for side in [&source, &target].into_iter().filter(|side| side.is_locked) {
-        owned.push(StateDir::open(&side.state_dir, now, Ids::system().node())?);
-    }
+    let _owned = [source.lock(now)?, target.lock(now)?];
     let (here, there) = (&source.state_dir, &target.state_dir);
-    let mut copy_blob = |hash: &str| match is_same(here, there) {
-        true => Ok(()),
-        false => blob_copy(here, there, hash),
+    // Both sides read the bytes of an object store.
+    let copies_bytes = config.artifact_store.url.is_none() && !is_same(here, there);
+    let mut steps = |step: CopyStep<'_>| {
+        progress(step);
+        match step {
+            CopyStep::Blob(hash) if copies_bytes => blob_copy(here, there, hash),
+            _ => Ok(()),
+        }
     };
-    Ok(store_copy(&source.end, &target.end, now, &mut copy_blob)?)
+    Ok(store_copy(&source.end, &target.end, CopyOptions::default(), now, &mut steps)?)
+}
+
+/// Removes an unfinished copy. Returns the number of its records. The bytes of artifacts that were copied stay.
+pub fn discard(config: &Config, target: &CopySide, now: Time) -> Result<u64, StoreCopyError> {
+    let target = Side::new(config, target);
+    let _owned = match target.end {
+        CopyEnd::Sqlite(ref path) if !path.exists() => {
+            return Err(CopyError::NotACopy(path.display().to_string()).into());
+        }
+        _ => target.lock(now)?,
+    };
+    Ok(copy_discard(&target.end, now)?)
 }
 
 /// A side with the directory of its artifacts.
@@ -99,6 +117,12 @@ impl Side {
         }
     }
 
+    /// Takes the directory, if the database is in it.
+    fn lock(&self, now: Time) -> Result<Option<StateDir>, StateDirError> {
+        let open = || StateDir::open(&self.state_dir, now, Ids::system().node());
+        self.is_locked.then(open).transpose()
+    }
+
     fn is_same_directory(&self, other: &Self) -> bool {
         self.is_locked && other.is_locked && is_same(&self.state_dir, &other.state_dir)
     }
@@ -110,7 +134,7 @@ fn is_same(one: &Path, other: &Path) -> bool {
 }
 
 /// Copies the bytes of an artifact, unless the target has them. Bytes of an interrupted copy are kept.
-fn blob_copy(from: &Path, to: &Path, hash: &str) -> Result<(), CopyError> {
+pub(crate) fn blob_copy(from: &Path, to: &Path, hash: &str) -> Result<(), CopyError> {
     let (source, target) = (from.join(blob_path(hash)), to.join(blob_path(hash)));
     let failed = |path: &Path, source: io::Error| CopyError::Io { path: path.to_owned(), source };
     let hash_of = |path: &Path| copy_hashed(&mut File::open(path)?, &mut io::sink());

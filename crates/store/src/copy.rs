@@ -1,25 +1,34 @@
 //! Copies all data of one database into another one that is empty.
 //!
 //! ```text
-//! source ──record by record──▶ target, one transaction ──read again──▶ the same hash ──▶ visible
+//! source ──record by record──▶ target, one transaction per range ──read again──▶ the same hash ──▶ kept, with the mark
+//!                              all ranges and bytes are there ──▶ the mark is removed: the target is a store
 //! ```
 //!
 //! Records with a form of their own in each store (sessions, runs, messages, …) travel as the types of `core`; the others
 //! travel as rows of plain values. Ids, cursors, numbers of lines and the order of records are kept. A copy that ends early
-//! leaves nothing: it is begun again.
+//! continues after the last range that was kept.
+//!
+//! Invariant: a target with the mark is never opened as a store, and each record before the positions of its mark is equal to
+//! that of the source.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use mainspring_core::{
-    ApiKey, Artifact, Attempt, Binding, Delegation, Digest, Grant, Run, Session, SessionId, Step, Time,
-};
-use mainspring_kernel::store::{OpenToolCall, PlacedMessage, StoreError};
+use mainspring_core::Time;
+use mainspring_kernel::store::StoreError;
 
-use crate::OpenError;
+use crate::{OpenError, Verification};
 
-/// Records that are written at once.
-const BATCH: usize = 500;
+mod mark;
+mod table;
+mod tables;
+
+pub(crate) use mark::{Mark, Position, SourceState, TableMark, UNFINISHED_COPY};
+pub(crate) use tables::{Column, CopyTable, Record, TABLES, Value};
+
+/// The tables whose records refer to the bytes of artifacts.
+const WITH_BYTES: &[&str] = &["artifacts", tables::INHERITED];
 
 /// A database that can be copied, or copied into.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,7 +39,7 @@ pub enum CopyEnd {
     Postgres(String),
 }
 
-/// Why a copy failed. The target is unchanged.
+/// Why a copy failed. The target is not a store: it is as it was, or an unfinished copy.
 #[derive(Debug, thiserror::Error)]
 pub enum CopyError {
     /// The target holds data.
@@ -39,6 +48,15 @@ pub enum CopyError {
     /// The source does not exist.
     #[error("{0} does not exist: name the database to copy from")]
     NoSource(String),
+    /// The target is an unfinished copy of another source.
+    #[error(
+        "{0} is an unfinished copy of another store: name that store to finish it, or remove the copy with \
+         `mainspring store discard`"
+    )]
+    OfAnother(String),
+    /// There is no unfinished copy to remove.
+    #[error("{0} is not an unfinished copy: nothing was removed")]
+    NotACopy(String),
     /// The target differs from the source after the copy.
     #[error("{table}: the copy has {copied} records with another content than the {read} that were read")]
     Differs {
@@ -87,11 +105,52 @@ pub enum CopyError {
     },
 }
 
-/// The records that were copied.
+/// The amount of data that a copy handles at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CopyOptions {
+    /// Records that are written by one statement, at most.
+    pub batch_records: usize,
+    /// Records that are compared and kept in one transaction, at most. A copy that is killed loses as many.
+    pub range_records: u64,
+}
+
+impl Default for CopyOptions {
+    fn default() -> Self {
+        Self { batch_records: 500, range_records: 10_000 }
+    }
+}
+
+/// A step of a copy. The function that receives it may stop the copy with an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CopyStep<'a> {
+    /// The target is an unfinished copy of the source with this number of records, which are not copied again.
+    Continues(u64),
+    /// The target is an unfinished copy that cannot be continued, for this reason. It is emptied.
+    BeginsAgain(&'a str),
+    /// Records of this kind are about to be written, after this number of them.
+    Writes(&'static str, u64),
+    /// This number of records of a kind is written, compared and kept.
+    Keeps(&'static str, u64),
+    /// The bytes with this hash belong to the target: the receiver copies them.
+    Blob(&'a str),
+    /// Everything is written: the target is about to become a store.
+    Completes,
+    /// The target is a store, and is about to be verified.
+    Verifies,
+}
+
+/// Receives the steps of a copy.
+pub type CopySteps<'a> = dyn FnMut(CopyStep<'_>) -> Result<(), CopyError> + 'a;
+
+/// The result of a copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CopyReport {
     /// The kinds of records with their numbers, in the order in which they were copied.
     pub records: Vec<(&'static str, u64)>,
+    /// The number of records among them that an earlier, interrupted copy had written.
+    pub kept: u64,
+    /// The verification of the target. A finding is one of the source too, since the records are equal.
+    pub verified: Vec<Verification>,
 }
 
 impl CopyReport {
@@ -99,43 +158,123 @@ impl CopyReport {
     pub fn count(&self, table: &str) -> u64 {
         self.records.iter().find(|(name, _)| *name == table).map_or(0, |(_, count)| *count)
     }
+
+    /// The number of all records.
+    pub fn total(&self) -> u64 {
+        self.records.iter().map(|(_, count)| count).sum()
+    }
 }
 
-/// Copies all data of `from` into `to`, and compares the written records with the source. `copy_blob` is called with
-/// the hash of each artifact before the copy becomes visible, so that every artifact has its bytes.
+/// Copies all data of `from` into `to`, compares the written records with the source, and verifies the target. Continues a
+/// copy that ended early.
 ///
 /// The caller makes sure that no process uses a SQLite database of either; the lock of a PostgreSQL is taken here.
 pub fn store_copy(
     from: &CopyEnd,
     to: &CopyEnd,
+    options: CopyOptions,
     now: Time,
-    copy_blob: &mut dyn FnMut(&str) -> Result<(), CopyError>,
+    steps: &mut CopySteps<'_>,
 ) -> Result<CopyReport, CopyError> {
     let mut source = open_source(from, now)?;
     let mut target = open_target(to, now)?;
-    let mut records = vec![];
+    let mut mark = begin(&mut *source, &mut *target, steps)?;
+    let kept = mark.records();
     for table in TABLES {
-        let read = copy_table(&mut *source, &mut *target, table)?;
-        let copied = fingerprint(&mut *target, table)?;
-        if read != copied {
-            return Err(CopyError::Differs { table: table.name, read: read.0, copied: copied.0 });
-        }
-        records.push((table.name, read.0));
+        table::copy(&mut *source, &mut *target, table, &mut mark, options, steps)?;
     }
+    blob_hashes(&mut *source)?.iter().try_for_each(|hash| steps(CopyStep::Blob(hash)))?;
+    steps(CopyStep::Completes)?;
+    target.finish(mark.source.last_cursor)?;
+    steps(CopyStep::Verifies)?;
+    let verified = target.verify()?;
+    let count = |table: &CopyTable| mark.tables.get(table.name).map_or(0, |table| table.records);
+    let records = TABLES.iter().map(|table| (table.name, count(table))).collect();
+    Ok(CopyReport { records, kept, verified })
+}
+
+/// Copies a database at one instant into the new SQLite file `to`, without API keys.
+#[cfg(feature = "postgres")]
+pub(crate) fn snapshot_copy(
+    source: &mut dyn Source,
+    to: &Path,
+    now: Time,
+) -> Result<crate::CopySummary, CopyError> {
+    let mut target = crate::sqlite::copy::SqliteTarget::open(to, now)?;
+    let mut mark = Mark::new(source.state()?, target.schema());
+    target.begin(&mark)?;
+    // A key that is revoked after a backup must not become valid again with a restore.
+    for table in TABLES.iter().filter(|table| table.name != "api_keys") {
+        table::copy(source, &mut target, table, &mut mark, CopyOptions::default(), &mut |_| Ok(()))?;
+    }
+    target.finish(mark.source.last_cursor)?;
+    Ok(crate::sqlite::copy::summary(to)?)
+}
+
+/// Removes an unfinished copy, so that its target is empty. Returns the number of records that it had.
+///
+/// The caller makes sure that no process uses a SQLite database; the lock of a PostgreSQL is taken here.
+pub fn copy_discard(target: &CopyEnd, now: Time) -> Result<u64, CopyError> {
+    let opened = match target {
+        CopyEnd::Sqlite(_) => open_target(target, now),
+        #[cfg(feature = "postgres")]
+        CopyEnd::Postgres(url) => {
+            crate::postgres::copy::PostgresEnd::unfinished(url).map(|end| Box::new(end) as Box<dyn Target>)
+        }
+        #[cfg(not(feature = "postgres"))]
+        CopyEnd::Postgres(_) => Err(CopyError::NoPostgres),
+    };
+    let mut opened = match opened {
+        Err(CopyError::NotEmpty(name)) => return Err(CopyError::NotACopy(name)),
+        opened => opened?,
+    };
+    let Some(mark) = opened.mark()? else { return Err(CopyError::NotACopy(opened.name())) };
+    opened.discard()?;
+    Ok(mark.records())
+}
+
+/// Finds where an unfinished copy continues, or begins one.
+fn begin(
+    source: &mut dyn Source,
+    target: &mut dyn Target,
+    steps: &mut CopySteps<'_>,
+) -> Result<Mark, CopyError> {
+    let state = source.state()?;
+    let schema = target.schema();
+    match target.mark()? {
+        None => {}
+        Some(mark) if mark.source != state && !source.has_history(&mark.source.history)? => {
+            return Err(CopyError::OfAnother(target.name()));
+        }
+        Some(mark) if mark.source != state => {
+            steps(CopyStep::BeginsAgain("the source has changed since"))?;
+        }
+        Some(mark) if mark.schema != schema => {
+            steps(CopyStep::BeginsAgain("another version of mainspring began it"))?;
+        }
+        Some(mark) => {
+            steps(CopyStep::Continues(mark.records()))?;
+            target.resume()?;
+            return Ok(mark);
+        }
+    }
+    let mark = Mark::new(state, schema);
+    target.begin(&mark)?;
+    Ok(mark)
+}
+
+/// The hashes of the bytes that artifacts, and those that forks have inherited, refer to.
+fn blob_hashes(source: &mut dyn Source) -> Result<BTreeSet<String>, CopyError> {
     let mut hashes = BTreeSet::new();
-    for table in TABLES.iter().filter(|table| ["artifacts", INHERITED].contains(&table.name)) {
-        source.read(table, &mut |record| {
+    for table in TABLES.iter().filter(|table| WITH_BYTES.contains(&table.name)) {
+        source.read(table, None, &mut |record, _| {
             hashes.extend(content_hash(table, record));
             Ok(())
         })?;
     }
-    hashes.iter().try_for_each(|hash| copy_blob(hash))?;
-    let last = source.last_cursor()?;
-    target.finish(last)?;
-    Ok(CopyReport { records })
+    Ok(hashes)
 }
 
-/// The hash of the bytes that an artifact, or one that a fork has inherited, refers to.
 fn content_hash(table: &CopyTable, record: Record) -> Option<String> {
     match record {
         Record::Artifact(artifact) => artifact.content_hash,
@@ -150,9 +289,9 @@ fn content_hash(table: &CopyTable, record: Record) -> Option<String> {
     }
 }
 
-fn open_source(end: &CopyEnd, now: Time) -> Result<Box<dyn End>, CopyError> {
+fn open_source(end: &CopyEnd, now: Time) -> Result<Box<dyn Source>, CopyError> {
     match end {
-        CopyEnd::Sqlite(path) => Ok(Box::new(crate::sqlite::copy::Source::open(path, now)?)),
+        CopyEnd::Sqlite(path) => Ok(Box::new(crate::sqlite::copy::SqliteSource::open(path, now)?)),
         #[cfg(feature = "postgres")]
         CopyEnd::Postgres(url) => Ok(Box::new(crate::postgres::copy::PostgresEnd::source(url)?)),
         #[cfg(not(feature = "postgres"))]
@@ -160,9 +299,9 @@ fn open_source(end: &CopyEnd, now: Time) -> Result<Box<dyn End>, CopyError> {
     }
 }
 
-fn open_target(end: &CopyEnd, now: Time) -> Result<Box<dyn End>, CopyError> {
+fn open_target(end: &CopyEnd, now: Time) -> Result<Box<dyn Target>, CopyError> {
     match end {
-        CopyEnd::Sqlite(path) => Ok(Box::new(crate::sqlite::copy::Target::create(path, now)?)),
+        CopyEnd::Sqlite(path) => Ok(Box::new(crate::sqlite::copy::SqliteTarget::open(path, now)?)),
         #[cfg(feature = "postgres")]
         CopyEnd::Postgres(url) => Ok(Box::new(crate::postgres::copy::PostgresEnd::target(url)?)),
         #[cfg(not(feature = "postgres"))]
@@ -170,203 +309,51 @@ fn open_target(end: &CopyEnd, now: Time) -> Result<Box<dyn End>, CopyError> {
     }
 }
 
-/// One of the two databases.
-pub(crate) trait End {
-    /// Calls `each` with the records of a table, in an order that is the same in every database.
-    fn read(&mut self, table: &CopyTable, each: &mut Each<'_>) -> Result<(), CopyError>;
+/// A database whose records can be read.
+pub(crate) trait Reads {
+    /// Calls `each` with the records of a table after a position, in an order that is the same in every database.
+    fn read(
+        &mut self,
+        table: &CopyTable,
+        after: Option<&Position>,
+        each: &mut Each<'_>,
+    ) -> Result<(), CopyError>;
+}
+
+/// The database that is copied.
+pub(crate) trait Source: Reads {
+    /// Identifies the content of the database.
+    fn state(&mut self) -> Result<SourceState, CopyError>;
+    /// Returns whether the database has, or had, the history with this token.
+    fn has_history(&mut self, token: &str) -> Result<bool, CopyError>;
+}
+
+/// The database that is copied into.
+pub(crate) trait Target: Reads {
+    /// The name for errors.
+    fn name(&self) -> String;
+    /// The version of the tables that this program makes.
+    fn schema(&self) -> u64;
+    /// The mark of an unfinished copy; `None` for an empty database.
+    fn mark(&mut self) -> Result<Option<Mark>, CopyError>;
+    /// Empties the database, makes its tables, and writes the mark.
+    fn begin(&mut self, mark: &Mark) -> Result<(), CopyError>;
+    /// Prepares to write records after those of the mark.
+    fn resume(&mut self) -> Result<(), CopyError>;
     /// Writes records of a table.
     fn write(&mut self, table: &CopyTable, records: Vec<Record>) -> Result<(), CopyError>;
-    /// The last cursor that the database has ever given.
-    fn last_cursor(&mut self) -> Result<i64, CopyError>;
-    /// Makes the written records durable and visible. New events get cursors after `last`.
+    /// Makes the records that were written durable, together with the mark that counts them.
+    fn keep(&mut self, mark: &Mark) -> Result<(), CopyError>;
+    /// Removes the mark: makes the database a store. New events get cursors after `last`.
     fn finish(&mut self, last: i64) -> Result<(), CopyError>;
+    /// Verifies the store, after it was finished.
+    fn verify(&mut self) -> Result<Vec<Verification>, CopyError>;
+    /// Removes an unfinished copy.
+    fn discard(&mut self) -> Result<(), CopyError>;
 }
 
-/// Takes the records of a table.
-pub(crate) type Each<'a> = dyn FnMut(Record) -> Result<(), CopyError> + 'a;
-
-/// A record in the form in which it is copied.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Record {
-    Key(Box<ApiKey>),
-    Session(Box<Session>),
-    /// A run, and the last event before it.
-    Run(Box<Run>, i64),
-    Attempt(Box<Attempt>),
-    Message(PlacedMessage),
-    Step(Box<Step>),
-    Effect(SessionId, Box<OpenToolCall>),
-    Digest(SessionId, Box<Digest>),
-    Binding(Box<Binding>),
-    Grant(Box<Grant>),
-    Artifact(Box<Artifact>),
-    Delegation(Box<Delegation>),
-    Values(Vec<Value>),
-}
-
-/// One value of a row without a type of its own.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Value {
-    Int(Option<i64>),
-    Text(Option<String>),
-    Bytes(Option<Vec<u8>>),
-    Bool(bool),
-}
-
-/// A kind of records.
-pub(crate) struct CopyTable {
-    /// The name in PostgreSQL.
-    pub(crate) name: &'static str,
-    /// The columns of records that travel as values: a letter for the type (`i` integer, `t` text, `b` bytes, `f` flag, `x`
-    /// text that PostgreSQL has as bytes), the name, and after `=` the name in SQLite if that is another one. Empty for a
-    /// type of `core`.
-    pub(crate) columns: &'static str,
-    /// The number of columns by which the records are ordered.
-    pub(crate) key: usize,
-}
-
-/// One column of a [`CopyTable`].
-pub(crate) struct Column<'a> {
-    pub(crate) kind: u8,
-    pub(crate) postgres: &'a str,
-    pub(crate) sqlite: &'a str,
-}
-
-impl CopyTable {
-    pub(crate) fn columns(&self) -> Vec<Column<'static>> {
-        let column = |text: &'static str| {
-            let (kind, name) = text.trim().split_once(' ').unwrap_or(("t", text));
-            let (postgres, sqlite) = name.split_once('=').unwrap_or((name, name));
-            Column { kind: kind.as_bytes()[0], postgres, sqlite }
-        };
-        self.columns.split(',').map(column).collect()
-    }
-}
-
-const fn typed(name: &'static str) -> CopyTable {
-    CopyTable { name, columns: "", key: 0 }
-}
-
-const fn values(name: &'static str, key: usize, columns: &'static str) -> CopyTable {
-    CopyTable { name, columns, key }
-}
-
-/// The records that forks have inherited: they refer to bytes as artifacts do.
-const INHERITED: &str = "inherited_artifacts";
-
-/// All tables. A table comes after those that it refers to.
-pub(crate) const TABLES: &[CopyTable] = &[
-    values("owners", 1, "t owner_id, t org_id, i claimed_at=claimed_at_ms"),
-    typed("api_keys"),
-    values("key_spend", 2, "b key_id, i day, i cost_nanos, f at_least"),
-    values(
-        "agents",
-        3,
-        "t owner_id, t agent_id, i version, b hash, i created_at=created_at_ms, t definition=definition_json",
-    ),
-    values(
-        "goal_types",
-        2,
-        "t owner_id, t name, i created_at=created_at_ms, i updated_at=updated_at_ms, t body=type_json",
-    ),
-    values("webhooks", 1, "b webhook_id, t owner_id, t body=webhook_json"),
-    values("dead_letters", 2, "b webhook_id, i cursor=event_seq, t body=letter_json"),
-    values("owner_state", 2, "t owner_id, t key, i version, i updated_at=updated_at_ms, t value"),
-    values("owner_state_versions", 1, "t owner_id, i version, i keys"),
-    values(
-        "native_owners",
-        2,
-        "t adapter_id, t native_id=adapter_native_session_id, t owner_id, t native_key",
-    ),
-    values(
-        "requests",
-        3,
-        "t owner_id, t operation, t key, b fingerprint, t answer, i created_at=created_at_ms",
-    ),
-    typed("sessions"),
-    values(
-        "lines",
-        1,
-        "i id, i line, b session_id, i parent_line, i parent_pos, i end_pos, f abandoned, b opened_by, i opened_cursor=opened_seq",
-    ),
-    typed("runs"),
-    typed("attempts"),
-    typed("messages"),
-    typed("steps"),
-    values("step_inputs", 2, "b session_id, t hash, t input"),
-    typed("digests"),
-    values("cursors", 3, "b session_id, i line, i pos, i to_line"),
-    values("chunks", 2, "b session_id, i pos, b message_id, i block, x text"),
-    typed("effects"),
-    values("inbox", 1, "i id, b session_id, b event_id, i created_at=created_at_ms, t note=item"),
-    typed("bindings"),
-    typed("grants"),
-    typed("artifacts"),
-    values("blobs_loose", 1, "t content_hash"),
-    typed("delegations"),
-    values("retention", 1, "b session_id, i floor_cursor=floor_seq, i floor_pos, f pruned"),
-    values(
-        "session_state",
-        1,
-        "i id, b session_id, i line, i pos, f aside, i cursor=seq, t key, i version, i updated_at=updated_at_ms, t value",
-    ),
-    values("run_state", 2, "b run_id, t key, i version, i updated_at=updated_at_ms, t value"),
-    values("state_history", 3, "t place, t key, i version, t change"),
-    values("feedback", 3, "b session_id, b message_id, t owner_id, t body=feedback_json"),
-    values("pins", 2, "t owner_id, b session_id, i pinned_at=pinned_at_ms"),
-    values(INHERITED, 2, "b session_id, b artifact_id, t content_hash, i size_bytes, t body=artifact_json"),
-    values("edge_records", 3, "t kind, t scope, t record_id, t body"),
-    values(
-        "events",
-        1,
-        "i cursor=event_seq, b event_id, b session_id, b run_id, b attempt_id, b message_id, t type, i pos, i created_at=created_at_ms, t payload",
-    ),
-    values("histories", 1, "i id, t token, i after_cursor=after_seq"),
-    values("lost_events", 1, "i after_cursor=after_seq, i until_cursor=until_seq"),
-];
-
-/// The number of records and the hash of their content, in order.
-type Fingerprint = (u64, [u8; 32]);
-
-fn copy_table(
-    source: &mut dyn End,
-    target: &mut dyn End,
-    table: &CopyTable,
-) -> Result<Fingerprint, CopyError> {
-    let (mut sum, mut count) = (blake3::Hasher::new(), 0);
-    let mut batch = vec![];
-    source.read(table, &mut |record| {
-        add(&mut sum, &record);
-        count += 1;
-        batch.push(record);
-        match batch.len() < BATCH {
-            true => Ok(()),
-            false => target.write(table, std::mem::take(&mut batch)),
-        }
-    })?;
-    if !batch.is_empty() {
-        target.write(table, batch)?;
-    }
-    Ok((count, *sum.finalize().as_bytes()))
-}
-
-fn fingerprint(end: &mut dyn End, table: &CopyTable) -> Result<Fingerprint, CopyError> {
-    let (mut sum, mut count) = (blake3::Hasher::new(), 0);
-    end.read(table, &mut |record| {
-        add(&mut sum, &record);
-        count += 1;
-        Ok(())
-    })?;
-    Ok((count, *sum.finalize().as_bytes()))
-}
-
-fn add(sum: &mut blake3::Hasher, record: &Record) {
-    if let Record::Key(key) = record {
-        // The debug form leaves the hash out.
-        sum.update(&key.hash);
-    }
-    sum.update(format!("{record:?}\n").as_bytes());
-}
+/// Takes the records of a table, with their positions in the database that is read.
+pub(crate) type Each<'a> = dyn FnMut(Record, Position) -> Result<(), CopyError> + 'a;
 
 /// The error of one kind of records.
 pub(crate) fn failed(table: &CopyTable) -> impl Fn(StoreError) -> CopyError + use<> {

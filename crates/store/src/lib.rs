@@ -16,13 +16,13 @@ mod s3;
 mod sqlite;
 mod state_dir;
 
-pub use copy::{CopyEnd, CopyError, CopyReport, store_copy};
+pub use copy::{CopyEnd, CopyError, CopyOptions, CopyReport, CopyStep, CopySteps, copy_discard, store_copy};
 pub use fault::Fault;
 pub use memory::MemoryStore;
 #[cfg(feature = "postgres")]
 pub use postgres::{
     AnnouncedSettings, FeedHolder, HomeServer, Homes, PostgresCheck, PostgresError, PostgresOptions,
-    PostgresStore, Seat, ServerRow, ServerSeen, ServersSeen, SharedPermits, Standby,
+    PostgresStore, PostgresView, Seat, ServerRow, ServerSeen, ServersSeen, SharedPermits, Standby,
 };
 #[cfg(feature = "s3")]
 pub use s3::{CredentialsError, S3Blobs, S3Credentials, S3Options};

@@ -28,6 +28,7 @@ pub use self::permits::SharedPermits;
 use self::read::Reader;
 pub use self::settings::AnnouncedSettings;
 pub use self::standby::{ServerSeen, ServersSeen, Standby};
+pub use self::view::PostgresView;
 use self::writer::{Inlet, Shared, Writer};
 use crate::Fault;
 
@@ -54,6 +55,8 @@ mod standby;
 mod store;
 mod tables;
 mod values;
+mod verify;
+mod view;
 mod writer;
 
 /// How a store on PostgreSQL is opened.
@@ -94,9 +97,26 @@ pub enum PostgresError {
         /// The newest version known.
         known: usize,
     },
+    /// An earlier version has made the tables, and the command does not change them.
+    #[error(
+        "the database was made by an earlier version (tables {found}, this version reads {known}): start a server of this \
+         version once, which migrates it"
+    )]
+    Older {
+        /// The version of the tables.
+        found: usize,
+        /// The version that can be read.
+        known: usize,
+    },
+    /// The database is the target of a copy that has not ended.
+    #[error(
+        "the database is an unfinished copy of another store: run `mainspring store copy` again to finish it, or remove \
+         it with `mainspring store discard`"
+    )]
+    UnfinishedCopy,
     /// Another server uses the database.
     #[error(
-        "another mainspring server uses this database: stop it first, or give each server a database of its own"
+        "another mainspring server or a copy uses this database: stop it first, or give each server a database of its own"
     )]
     InUse,
     /// A setting differs from that of another server of the cluster.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use mainspring::config::Config;
 use mainspring_kernel::clock::Clock;
-use mainspring_store::{FeedHolder, PostgresCheck, ServerRow};
+use mainspring_store::{FeedHolder, PostgresCheck, PostgresError, ServerRow};
 
 use super::{Health, Report};
 
@@ -49,6 +49,9 @@ fn add_server(name: &str, check: &PostgresCheck, report: &mut Report) {
     }
     let known = check.known_schema;
     match check.schema {
+        _ if check.is_unfinished_copy => {
+            report.add(Health::Bad, "schema", PostgresError::UnfinishedCopy.to_string());
+        }
         Some(schema) if schema > known => {
             let newer = format!("{schema}, of a newer version: upgrade mainspring, which knows {known}");
             report.add(Health::Bad, "schema", newer);
@@ -167,6 +170,7 @@ mod tests {
         PostgresCheck {
             version: "15.1".into(),
             schema: Some(6),
+            is_unfinished_copy: false,
             known_schema: 6,
             bytes: 1 << 20,
             round_trip: Duration::from_micros(100),

@@ -17,7 +17,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     found.map(|(path, _)| path.strip_prefix(folder).unwrap().to_owned()).collect()
 }
 
-fn succeeded(output: CommandOutput) -> CommandOutput {
+pub(crate) fn succeeded(output: CommandOutput) -> CommandOutput {
     assert_eq!(output.code, 0, "{}{}", output.out, output.err);
     output
 }
@@ -197,10 +197,15 @@ fn a_copied_state_directory_holds_the_same_data() {
     assert!(succeeded(run(home, &["key", "list"])).out.contains('k'));
     succeeded(run(home, &["prompt", "--session", "a", "say more"]));
 
-    // A content that is damaged is not copied, and the target stays empty.
-    let blob = files(&home.join("state/artifacts")).pop().unwrap();
-    fs::write(home.join("state/artifacts").join(blob), "not").unwrap();
+    // A content that is damaged is not copied, and the target is not a store until it is.
+    let blob = home.join("state/artifacts").join(files(&home.join("state/artifacts")).pop().unwrap());
+    fs::write(&blob, "not").unwrap();
     let refused = copy("state", "fourth");
     assert!(refused.code == 5 && refused.err.contains("damaged"), "{}", refused.err);
-    assert!(!home.join("fourth/mainspring.sqlite3").exists());
+    let refused = run(home, &["--state-dir", "fourth", "session", "list"]);
+    assert!(refused.code == 5 && refused.err.contains("unfinished copy"), "{}", refused.err);
+    fs::write(&blob, "tea").unwrap();
+    let continued = json_lines(&succeeded(copy("state", "fourth")));
+    assert_eq!(continued[0]["records"], continued[1]["records"], "no record is written again: {continued:?}");
+    succeeded(run(home, &["--state-dir", "fourth", "verify"]));
 }

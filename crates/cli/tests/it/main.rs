@@ -37,6 +37,7 @@ mod people;
 mod pi;
 #[path = "../../../store/tests/it/cluster.rs"]
 mod postgres_cluster;
+mod postgres_moves;
 mod postgres_seen;
 mod private;
 mod processes;

@@ -6,7 +6,7 @@ use std::io;
 use std::path::Path;
 
 use mainspring_core::Time;
-use mainspring_store::{SqliteView, StateDir};
+use mainspring_store::{CopySummary, SqliteView, StateDir};
 
 use super::tar::TarWriter;
 use super::{
@@ -19,21 +19,19 @@ use crate::config::Config;
 const MAX_COPIES: u32 = 5;
 const PAGE: usize = 500;
 
-/// Backs the state directory up to `to`: a new folder, or a new tar file if its name ends with `.tar`. Another process
-/// may be serving the directory.
+/// Backs the state directory up to `to`, with the database that the configuration names: a new folder, or a new tar file if
+/// its name ends with `.tar`. Other processes may be serving it.
 pub fn create(config: &Config, to: &Path, now: Time) -> Result<Manifest, BackupError> {
     if exists(to) {
         return Err(BackupError::Exists { path: to.into() });
     }
-    if !config.database().exists() {
-        return Err(BackupError::Nothing { path: config.state_dir.clone() });
-    }
+    let source = Database::open(config)?;
     let draft = partial(to);
     // Left by a backup that was killed.
     remove(&draft).map_err(BackupError::io(&draft))?;
     or_remove(&draft, || {
         folder_make(&draft).map_err(BackupError::io(&draft))?;
-        let manifest = collect(config, &draft, now)?;
+        let manifest = collect(config, &source, &draft, now)?;
         let is_tar = to.extension().is_some_and(|extension| extension == "tar");
         match is_tar {
             true => pack(&draft, &manifest, to)?,
@@ -45,17 +43,17 @@ pub fn create(config: &Config, to: &Path, now: Time) -> Result<Manifest, BackupE
 }
 
 /// Copies everything into the folder `draft`.
-fn collect(config: &Config, draft: &Path, now: Time) -> Result<Manifest, BackupError> {
+fn collect(config: &Config, source: &Database, draft: &Path, now: Time) -> Result<Manifest, BackupError> {
     let mut files = BTreeMap::new();
-    let view = open(config)?;
-    copy_blobs(config, &view, draft, &mut files)?;
+    copy_blobs(config, source.hashes()?, source.is_served(), draft, &mut files)?;
     let database = draft.join(DATABASE);
     let mut copies = 0;
     let summary = loop {
         copies += 1;
         remove(&database).map_err(BackupError::io(&database))?;
-        let summary = view.copy_to(&database)?;
-        match copy_blobs(config, &SqliteView::open(&database, false)?, draft, &mut files) {
+        let summary = source.copy_to(&database, now)?;
+        let copied = hashes(&SqliteView::open(&database, false)?)?;
+        match copy_blobs(config, copied, false, draft, &mut files) {
             // Added and deleted again since the first pass: the next copy of the database does not have it.
             Err(BackupError::Artifact { .. }) if copies < MAX_COPIES => {}
             copied => {
@@ -78,7 +76,7 @@ fn collect(config: &Config, draft: &Path, now: Time) -> Result<Manifest, BackupE
 fn finish(
     database: &Path,
     draft: &Path,
-    summary: mainspring_store::CopySummary,
+    summary: CopySummary,
     now: Time,
     mut files: BTreeMap<String, FileEntry>,
     entry: FileEntry,
@@ -94,17 +92,101 @@ fn finish(
     Ok(Manifest::new(summary, now, files))
 }
 
-/// Opens the database, whether a process serves it or not.
-fn open(config: &Config) -> Result<SqliteView, BackupError> {
-    let is_served = StateDir::peek(&config.state_dir)?.is_some();
-    Ok(SqliteView::open(&config.database(), is_served)?)
+/// The database that is backed up.
+enum Database {
+    /// SQLite, whether a process serves it or not.
+    Sqlite(SqliteView),
+    /// The PostgreSQL of the configuration.
+    #[cfg(feature = "postgres")]
+    Postgres {
+        /// The URL.
+        url: String,
+        /// The URL without its password.
+        address: String,
+    },
+}
+
+impl Database {
+    fn open(config: &Config) -> Result<Self, BackupError> {
+        if let Some(url) = &config.store {
+            return Self::open_postgres(config, url);
+        }
+        if !config.database().exists() {
+            return Err(BackupError::Nothing { path: config.state_dir.clone() });
+        }
+        let is_served = StateDir::peek(&config.state_dir)?.is_some();
+        Ok(Self::Sqlite(SqliteView::open(&config.database(), is_served)?))
+    }
+
+    #[cfg(feature = "postgres")]
+    fn open_postgres(config: &Config, url: &str) -> Result<Self, BackupError> {
+        let database = Self::Postgres { url: url.into(), address: config.database_name() };
+        database.view().map(|_| database)
+    }
+
+    #[cfg(not(feature = "postgres"))]
+    fn open_postgres(config: &Config, _url: &str) -> Result<Self, BackupError> {
+        let source = mainspring_store::CopyError::NoPostgres;
+        Err(BackupError::Database { address: config.database_name(), source })
+    }
+
+    /// Opens the PostgreSQL as it is now.
+    #[cfg(feature = "postgres")]
+    fn view(&self) -> Result<mainspring_store::PostgresView, BackupError> {
+        let Self::Postgres { url, address } = self else {
+            return Err(BackupError::Nothing { path: Path::new(DATABASE).into() });
+        };
+        let opened = mainspring_store::PostgresView::open(url);
+        let opened = opened
+            .map_err(|error| BackupError::Database { address: address.clone(), source: error.into() })?;
+        opened.ok_or_else(|| BackupError::Nothing { path: address.into() })
+    }
+
+    /// True if contents of artifacts may be deleted while the backup is made.
+    fn is_served(&self) -> bool {
+        match self {
+            Self::Sqlite(view) => view.is_served(),
+            #[cfg(feature = "postgres")]
+            Self::Postgres { .. } => true,
+        }
+    }
+
+    fn hashes(&self) -> Result<BTreeMap<String, String>, BackupError> {
+        match self {
+            Self::Sqlite(view) => hashes(view),
+            #[cfg(feature = "postgres")]
+            Self::Postgres { .. } => {
+                let view = self.view()?;
+                paths(|after| Ok(view.blob_page(after, PAGE)?))
+            }
+        }
+    }
+
+    /// Copies the database at one instant into the new SQLite file `to`, without API keys.
+    fn copy_to(&self, to: &Path, now: Time) -> Result<CopySummary, BackupError> {
+        match self {
+            Self::Sqlite(view) => Ok(view.copy_to(to)?),
+            #[cfg(feature = "postgres")]
+            Self::Postgres { address, .. } => {
+                let copied = self.view()?.copy_to(to, now);
+                copied.map_err(|source| BackupError::Database { address: address.clone(), source })
+            }
+        }
+    }
 }
 
 /// Lists the paths of all contents of artifacts, with their hashes.
 fn hashes(view: &SqliteView) -> Result<BTreeMap<String, String>, BackupError> {
+    paths(|after| Ok(view.blob_page(after, PAGE)?))
+}
+
+/// Lists the paths of all contents of artifacts, which `page` returns after a hash, with their hashes.
+fn paths(
+    page: impl Fn(Option<&str>) -> Result<Vec<(String, u64)>, BackupError>,
+) -> Result<BTreeMap<String, String>, BackupError> {
     let (mut all, mut after) = (BTreeMap::new(), None);
     loop {
-        let page = view.blob_page(after.as_deref(), PAGE)?;
+        let page = page(after.as_deref())?;
         let Some((last, _)) = page.last() else { return Ok(all) };
         after = Some(last.clone());
         all.extend(page.into_iter().map(|(hash, _)| (blob_path(&hash), hash)));
@@ -115,14 +197,15 @@ fn hashes(view: &SqliteView) -> Result<BTreeMap<String, String>, BackupError> {
 /// store stay there.
 fn copy_blobs(
     config: &Config,
-    view: &SqliteView,
+    hashes: BTreeMap<String, String>,
+    is_served: bool,
     draft: &Path,
     files: &mut BTreeMap<String, FileEntry>,
 ) -> Result<(), BackupError> {
     if config.artifact_store.url.is_some() {
         return Ok(());
     }
-    for (path, hash) in hashes(view)? {
+    for (path, hash) in hashes {
         if files.contains_key(&path) {
             continue;
         }
@@ -131,7 +214,7 @@ fn copy_blobs(
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 // Deleted since the list was read, unless the copied database still names it.
-                if view.is_served() {
+                if is_served {
                     continue;
                 }
                 return Err(BackupError::Artifact { hash, problem: "missing" });

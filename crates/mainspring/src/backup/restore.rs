@@ -1,4 +1,4 @@
-//! Restores a backup into a state directory without data.
+//! Restores a backup into a state directory without data, or into an empty PostgreSQL.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 
 use mainspring_core::Time;
 use mainspring_kernel::ids::Ids;
-use mainspring_store::{RestoredCursors, StateDir, database_restore};
+use mainspring_store::{
+    CopyEnd, CopyOptions, CopyStep, RestoredCursors, StateDir, database_restore, store_copy,
+};
 
 use super::tar::TarReader;
 use super::{
@@ -15,6 +17,7 @@ use super::{
     folder_sync, or_remove, remove,
 };
 use crate::config::Config;
+use crate::store_copy::blob_copy;
 
 /// The folder in the state directory in which a backup is unpacked and checked.
 const DRAFT: &str = "restoring";
@@ -30,13 +33,15 @@ pub struct Restored {
     pub cursors: RestoredCursors,
 }
 
-/// Restores the backup at `from` into the state directory, which must have no data. Checks every hash before anything
-/// takes its place.
+/// Restores the backup at `from` into the state directory and the database that the configuration names, which must have no
+/// data. Checks every hash before anything takes its place.
 pub fn restore(config: &Config, from: &Path, now: Time) -> Result<Restored, BackupError> {
     // Before the state directory is created.
     let manifest = manifest_read(from)?;
     let state_dir = StateDir::open(&config.state_dir, now, Ids::system().node())?;
-    refuse_data(config)?;
+    if config.store.is_none() {
+        refuse_data(config)?;
+    }
     let draft = state_dir.path().join(DRAFT);
     // Left by a restore that was killed.
     remove(&draft).map_err(BackupError::io(&draft))?;
@@ -44,25 +49,55 @@ pub fn restore(config: &Config, from: &Path, now: Time) -> Result<Restored, Back
         folder_make(&draft).map_err(BackupError::io(&draft))?;
         unpack(from, &manifest, &draft)?;
         let cursors = database_restore(&draft.join(DATABASE), now)?;
-        let place = || {
-            let artifacts = draft.join("artifacts");
-            if exists(&artifacts) {
-                remove_empty(&config.artifacts_dir())?;
-                fs::rename(&artifacts, config.artifacts_dir())?;
-            }
-            let audit = draft.join("audit");
-            // An existing audit log is continued.
-            if exists(&audit) && remove_empty(&config.audit_dir()).is_ok() {
-                fs::rename(&audit, config.audit_dir())?;
-            }
-            // The database comes last: once it is there, the restore is complete.
-            fs::rename(draft.join(DATABASE), config.database())?;
-            folder_sync(&config.database())
-        };
-        place().map_err(BackupError::io(&config.state_dir))?;
+        match &config.store {
+            Some(url) => place_in_postgres(config, url, &manifest, &draft, now)?,
+            None => place_in_directory(config, &draft).map_err(BackupError::io(&config.state_dir))?,
+        }
         remove(&draft).map_err(BackupError::io(&draft))?;
         Ok(Restored { manifest: manifest.clone(), cursors })
     })
+}
+
+/// Moves the files of a backup to their places.
+fn place_in_directory(config: &Config, draft: &Path) -> io::Result<()> {
+    let artifacts = draft.join("artifacts");
+    if exists(&artifacts) {
+        remove_empty(&config.artifacts_dir())?;
+        fs::rename(&artifacts, config.artifacts_dir())?;
+    }
+    place_audit(config, draft)?;
+    // The database comes last: once it is there, the restore is complete.
+    fs::rename(draft.join(DATABASE), config.database())?;
+    folder_sync(&config.database())
+}
+
+/// Copies the database of a backup into an empty PostgreSQL, and the contents of artifacts beside those that are there.
+fn place_in_postgres(
+    config: &Config,
+    url: &str,
+    manifest: &Manifest,
+    draft: &Path,
+    now: Time,
+) -> Result<(), BackupError> {
+    let mut steps = |step: CopyStep<'_>| match step {
+        CopyStep::Blob(hash) if manifest.artifact_store.is_none() => {
+            blob_copy(draft, &config.state_dir, hash)
+        }
+        _ => Ok(()),
+    };
+    let (source, target) = (CopyEnd::Sqlite(draft.join(DATABASE)), CopyEnd::Postgres(url.into()));
+    let copied = store_copy(&source, &target, CopyOptions::default(), now, &mut steps);
+    copied.map_err(|source| BackupError::Database { address: config.database_name(), source })?;
+    place_audit(config, draft).map_err(BackupError::io(&config.state_dir))
+}
+
+/// Moves the audit log to its place, unless there is one, which is continued.
+fn place_audit(config: &Config, draft: &Path) -> io::Result<()> {
+    let audit = draft.join("audit");
+    match exists(&audit) && remove_empty(&config.audit_dir()).is_ok() {
+        true => fs::rename(&audit, config.audit_dir()),
+        false => Ok(()),
+    }
 }
 
 /// Takes the contents of artifacts with these hashes from a backup, and writes them below `into`. Returns the hashes that

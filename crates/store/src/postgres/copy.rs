@@ -11,15 +11,24 @@ use super::PostgresError;
 use super::batch::statements;
 use super::connect::Connector;
 use super::error::{describe, read_error, write_error};
-use super::migrate::migrate;
+use super::migrate::{self, SCHEMA_VERSION, migrate};
 use super::read::{self, MESSAGE, RUN, RUN_COLUMNS, SESSION};
 use super::rows::{Op, row_ops};
 use super::server;
 use super::values::{Cell, Column, Param, columns, get, get_id, get_json, get_maybe_json, to_json, typed};
-use crate::copy::{CopyError, CopyTable, Each, End, Record, Value, failed};
+use crate::Verification;
+use crate::copy::{
+    Column as TableColumn, CopyError, CopyTable, Each, Mark, Position, Reads, Record, Source, SourceState,
+    TABLES, Target, UNFINISHED_COPY, Value, failed,
+};
 
 /// Rows that are read at once.
 const FETCH: usize = 500;
+
+/// The mode of a transaction that sees one instant.
+const READ_ONLY: &str = "ISOLATION LEVEL REPEATABLE READ READ ONLY";
+/// The longest wait for writers, and of writers, when a snapshot is taken.
+const SNAPSHOT_WAIT_MS: u64 = 5_000;
 
 /// Tables that hold the data of users. All of them are empty before a copy.
 const DATA: &[&str] = &[
@@ -49,45 +58,81 @@ pub(crate) struct PostgresEnd {
 impl PostgresEnd {
     /// Opens a database that is copied.
     pub(crate) fn source(url: &str) -> Result<Self, CopyError> {
-        let end = Self::open(url)?;
-        end.batch("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")?;
+        let end = Self::connect(url)?;
+        end.run(migrate(&end.client))?;
+        end.run(server::lock(&end.client))?;
+        end.batch(&begin(READ_ONLY))?;
         Ok(end)
     }
 
-    /// Opens a database that is copied into, and makes its tables. Refuses one that has data.
-    pub(crate) fn target(url: &str) -> Result<Self, CopyError> {
-        let end = Self::open(url)?;
-        let used: Vec<String> = DATA.iter().map(|table| format!("EXISTS (SELECT 1 FROM {table})")).collect();
-        if end.query_one(&format!("SELECT {}", used.join(" OR ")))? {
-            return Err(CopyError::NotEmpty("the PostgreSQL".into()));
+    /// Opens an unfinished copy.
+    pub(crate) fn unfinished(url: &str) -> Result<Self, CopyError> {
+        let end = Self::connect(url)?;
+        match end.run(migrate::check(&end.client)) {
+            Err(CopyError::Postgres(PostgresError::UnfinishedCopy)) => {}
+            Ok(_) => return Err(CopyError::NotACopy(end.name())),
+            Err(error) => return Err(error),
         }
-        end.batch("BEGIN; DELETE FROM histories; DELETE FROM lost_events")?;
+        end.run(server::lock(&end.client))?;
         Ok(end)
     }
 
-    fn open(url: &str) -> Result<Self, CopyError> {
+    /// Opens an unfinished copy, or a database without data, and makes its tables.
+    pub(crate) fn target(url: &str) -> Result<Self, CopyError> {
+        let end = Self::connect(url)?;
+        match end.run(migrate(&end.client)) {
+            Err(CopyError::Postgres(PostgresError::UnfinishedCopy)) => {}
+            migrated => migrated?,
+        }
+        end.run(server::lock(&end.client))?;
+        let used: Vec<String> = DATA.iter().map(|table| format!("EXISTS (SELECT 1 FROM {table})")).collect();
+        if !end.is_unfinished()? && end.query_one(&format!("SELECT {}", used.join(" OR ")))? {
+            return Err(CopyError::NotEmpty(end.name()));
+        }
+        Ok(end)
+    }
+
+    /// Opens a database at one instant, also one that servers use. Returns `None` if it has no tables.
+    pub(super) fn snapshot(url: &str) -> Result<Option<Self>, PostgresError> {
+        let end = Self::connect(url)?;
+        if !end.runtime.block_on(migrate::check(&end.client))? {
+            return Ok(None);
+        }
+        let fail = |error: tokio_postgres::Error| PostgresError::Database(describe(&error));
+        end.runtime.block_on(begin_snapshot(url, &end)).map_err(fail)??;
+        Ok(Some(end))
+    }
+
+    fn connect(url: &str) -> Result<Self, PostgresError> {
         let built = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = built.map_err(|error| PostgresError::Database(error.to_string()))?;
         let connector = Connector::new(url, runtime.handle().clone())?;
-        let client = runtime.block_on(async {
-            let fail = |error: tokio_postgres::Error| PostgresError::Database(describe(&error));
-            let client = connector.connect().await.map_err(fail)?;
-            migrate(&client).await?;
-            server::lock(&client).await?;
-            Ok::<_, PostgresError>(client)
-        })?;
+        let client = runtime.block_on(connector.connect());
+        let client = client.map_err(|error| PostgresError::Database(describe(&error)))?;
         Ok(Self { client, runtime })
+    }
+
+    fn run<T>(&self, work: impl Future<Output = Result<T, PostgresError>>) -> Result<T, CopyError> {
+        Ok(self.runtime.block_on(work)?)
     }
 
     fn batch(&self, sql: &str) -> Result<(), CopyError> {
         let done = self.runtime.block_on(self.client.batch_execute(sql));
-        Ok(done.map_err(|error| PostgresError::Database(describe(&error)))?)
+        done.map_err(|error| database_error(&error))
     }
 
-    fn query_one<T: for<'a> tokio_postgres::types::FromSql<'a>>(&self, sql: &str) -> Result<T, CopyError> {
+    pub(super) fn query_one<T: for<'a> tokio_postgres::types::FromSql<'a>>(
+        &self,
+        sql: &str,
+    ) -> Result<T, CopyError> {
         let row = self.runtime.block_on(self.client.query_typed_one(sql, &[]));
         let value = row.and_then(|row| row.try_get(0));
-        Ok(value.map_err(|error| PostgresError::Database(describe(&error)))?)
+        value.map_err(|error| database_error(&error))
+    }
+
+    fn is_unfinished(&self) -> Result<bool, CopyError> {
+        let found = self.runtime.block_on(migrate::is_unfinished_copy(&self.client));
+        found.map_err(|error| database_error(&error))
     }
 
     /// Writes columns of rows by a statement.
@@ -113,25 +158,178 @@ impl PostgresEnd {
         };
         self.execute(&sql, &columns(rows))
     }
-}
 
-impl End for PostgresEnd {
-    fn read(&mut self, table: &CopyTable, each: &mut Each<'_>) -> Result<(), CopyError> {
-        let fail = |error: tokio_postgres::Error| failed(table)(read_error(&error));
-        let (sql, read) = select(table);
-        let declare = format!("DECLARE copied NO SCROLL CURSOR FOR {sql}");
-        self.runtime.block_on(self.client.batch_execute(&declare)).map_err(fail)?;
+    /// Runs a statement, and returns its rows.
+    pub(super) fn rows(&self, sql: &str, params: &[&dyn Param]) -> Result<Vec<Row>, tokio_postgres::Error> {
+        self.runtime.block_on(self.client.query_typed(sql, &typed(params)))
+    }
+
+    /// Calls `each` with the rows of a statement, of which a part is in memory. `table` names them in errors.
+    pub(super) fn each_row(
+        &self,
+        table: &'static str,
+        sql: &str,
+        params: &[&dyn Param],
+        each: &mut dyn FnMut(&Row) -> Result<(), CopyError>,
+    ) -> Result<(), CopyError> {
+        let failed = |source| CopyError::Store { table, source };
+        let run = |sql: &str, params: &[&dyn Param]| {
+            self.rows(sql, params).map_err(|error| failed(read_error(&error)))
+        };
+        run(&format!("DECLARE copied NO SCROLL CURSOR FOR {sql}"), params)?;
         loop {
-            let fetch = format!("FETCH {FETCH} FROM copied");
-            let rows = self.runtime.block_on(self.client.query_typed(&fetch, &[])).map_err(fail)?;
-            for row in &rows {
-                each(read(table, row).map_err(failed(table))?)?;
-            }
+            let rows = run(&format!("FETCH {FETCH} FROM copied"), &[])?;
+            rows.iter().try_for_each(&mut *each)?;
             if rows.len() < FETCH {
                 break;
             }
         }
-        self.runtime.block_on(self.client.batch_execute("CLOSE copied")).map_err(fail)
+        run("CLOSE copied", &[]).map(drop)
+    }
+
+    /// Writes the mark in the transaction that is open.
+    fn mark_write(&self, mark: &Mark) -> Result<(), CopyError> {
+        let failed = |source| CopyError::Store { table: "the unfinished copy", source };
+        let text = vec![vec![Cell::Text(Some(to_json(mark).map_err(failed)?))]];
+        let sql =
+            "WITH old AS (DELETE FROM mainspring_copy) INSERT INTO mainspring_copy SELECT * FROM unnest($1)";
+        self.execute(sql, &columns(text)).map_err(failed)
+    }
+
+    /// Empties the tables that are copied, in the transaction that is open. An earlier version may have made fewer.
+    fn truncate(&self) -> Result<(), CopyError> {
+        let names: Vec<String> = TABLES.iter().map(|table| format!("'{}'", table.name)).collect();
+        let sql = format!(
+            "SELECT string_agg(name, ', ') FROM unnest(ARRAY[{}]) AS name WHERE to_regclass(name) IS NOT NULL",
+            names.join(", ")
+        );
+        let found: Option<String> = self.query_one(&sql)?;
+        found.map_or(Ok(()), |found| self.batch(&format!("TRUNCATE {found} CASCADE")))
+    }
+}
+
+/// Begins a transaction at an instant at which no writer is about to commit events: after a restore, new cursors come after
+/// all that are stored, and a reader must not know a lower one that is not.
+///
+/// A writer locks leases before it gets a transaction id, and keeps them to the end of its transaction. So another connection
+/// locks the table for the moment in which the snapshot is taken.
+async fn begin_snapshot(
+    url: &str,
+    end: &PostgresEnd,
+) -> Result<Result<(), PostgresError>, tokio_postgres::Error> {
+    let begin = begin(READ_ONLY);
+    let is_replica =
+        end.client.query_typed_one("SELECT pg_is_in_recovery()", &[]).await?.try_get::<_, bool>(0)?;
+    if is_replica {
+        // A replica has no writers, and refuses the lock.
+        return end.client.batch_execute(&begin).await.map(Ok);
+    }
+    let connector = match Connector::new(url, end.runtime.handle().clone()) {
+        Ok(connector) => connector,
+        Err(error) => return Ok(Err(error)),
+    };
+    let locker = connector.connect().await?;
+    let lock = format!(
+        "BEGIN ISOLATION LEVEL REPEATABLE READ; SET LOCAL lock_timeout = {SNAPSHOT_WAIT_MS};
+         LOCK TABLE leases IN EXCLUSIVE MODE"
+    );
+    locker.batch_execute(&lock).await?;
+    let snapshot: String = locker.query_typed_one("SELECT pg_export_snapshot()", &[]).await?.try_get(0)?;
+    end.client.batch_execute(&format!("{begin}; SET TRANSACTION SNAPSHOT '{snapshot}'")).await?;
+    locker.batch_execute("COMMIT").await.map(Ok)
+}
+
+/// Begins a transaction that may last as long as the copy, and wait for the other side.
+fn begin(mode: &str) -> String {
+    format!(
+        "BEGIN {mode}; SET LOCAL idle_in_transaction_session_timeout = 0; SET LOCAL statement_timeout = 0"
+    )
+}
+
+fn database_error(error: &tokio_postgres::Error) -> CopyError {
+    PostgresError::Database(describe(error)).into()
+}
+
+impl Reads for PostgresEnd {
+    fn read(
+        &mut self,
+        table: &CopyTable,
+        after: Option<&Position>,
+        each: &mut Each<'_>,
+    ) -> Result<(), CopyError> {
+        let ((columns, from), read) = select(table);
+        let key = table.key();
+        let names = key.iter().map(|column| column.postgres).collect::<Vec<_>>().join(", ");
+        let condition = after.map_or_else(String::new, |after| {
+            let marks: Vec<String> = (1..=after.len()).map(|at| format!("${at}")).collect();
+            format!(" AND ({names}) > ({})", marks.join(", "))
+        });
+        let sql = format!("SELECT {columns}, {names} FROM {from}{condition} ORDER BY {names}");
+        let after: Vec<Cell> = after.into_iter().flatten().cloned().map(cell).collect();
+        let params: Vec<&dyn Param> = after.iter().map(cell_param).collect();
+        self.each_row(table.name, &sql, &params, &mut |row| {
+            let position = values(row, row.len() - key.len(), &key).map_err(failed(table))?;
+            each(read(table, row).map_err(failed(table))?, position)
+        })
+    }
+}
+
+impl Source for PostgresEnd {
+    fn state(&mut self) -> Result<SourceState, CopyError> {
+        let history: String =
+            self.query_one("SELECT coalesce((SELECT token FROM histories ORDER BY id DESC LIMIT 1), '')")?;
+        let last_cursor = self.query_one(
+            "SELECT greatest((SELECT max(cursor) FROM events), (SELECT value FROM meta WHERE name = 'last_cursor'), 0)",
+        )?;
+        Ok(SourceState { history, last_cursor, changes: 0 })
+    }
+
+    fn has_history(&mut self, token: &str) -> Result<bool, CopyError> {
+        let sql = "SELECT 1 FROM histories WHERE token = $1";
+        let found = self.runtime.block_on(self.client.query_typed(sql, &typed(&[&token])));
+        Ok(!found.map_err(|error| database_error(&error))?.is_empty())
+    }
+}
+
+impl Target for PostgresEnd {
+    fn name(&self) -> String {
+        "the PostgreSQL".into()
+    }
+
+    fn schema(&self) -> u64 {
+        SCHEMA_VERSION as u64
+    }
+
+    fn mark(&mut self) -> Result<Option<Mark>, CopyError> {
+        if !self.is_unfinished()? {
+            return Ok(None);
+        }
+        let text: String = self.query_one("SELECT mark FROM mainspring_copy")?;
+        let corrupt = |error: serde_json::Error| StoreError::Corrupt(format!("its mark: {error}"));
+        let mark: Result<Mark, _> = serde_json::from_str(&text).map_err(corrupt);
+        let mark = mark.map_err(|source| CopyError::Store { table: "the unfinished copy", source })?;
+        match usize::try_from(mark.schema).unwrap_or(usize::MAX) {
+            found if found > SCHEMA_VERSION => {
+                Err(PostgresError::Newer { found, known: SCHEMA_VERSION }.into())
+            }
+            _ => Ok(Some(mark)),
+        }
+    }
+
+    fn begin(&mut self, mark: &Mark) -> Result<(), CopyError> {
+        self.batch(&begin(""))?;
+        self.truncate()?;
+        self.run(migrate::apply(&self.client))?;
+        self.batch(&format!(
+            "CREATE TABLE IF NOT EXISTS mainspring_copy (mark text NOT NULL);
+             DELETE FROM mainspring_schema WHERE version = {UNFINISHED_COPY};
+             INSERT INTO mainspring_schema VALUES ({UNFINISHED_COPY})"
+        ))?;
+        self.keep(mark)
+    }
+
+    fn resume(&mut self) -> Result<(), CopyError> {
+        self.batch(&begin(""))
     }
 
     fn write(&mut self, table: &CopyTable, records: Vec<Record>) -> Result<(), CopyError> {
@@ -153,10 +351,9 @@ impl End for PostgresEnd {
         Ok(())
     }
 
-    fn last_cursor(&mut self) -> Result<i64, CopyError> {
-        self.query_one(
-            "SELECT greatest((SELECT max(cursor) FROM events), (SELECT value FROM meta WHERE name = 'last_cursor'), 0)",
-        )
+    fn keep(&mut self, mark: &Mark) -> Result<(), CopyError> {
+        self.mark_write(mark)?;
+        self.batch(&format!("COMMIT; {}", begin("")))
     }
 
     fn finish(&mut self, last: i64) -> Result<(), CopyError> {
@@ -165,86 +362,98 @@ impl End for PostgresEnd {
                 "SELECT setval(pg_get_serial_sequence('{table}', '{column}'), max({column})) FROM {table}"
             ))?;
         }
-        // A server that starts assigns cursors after this one.
+        // A server that starts assigns cursors after the last one.
         self.batch(&format!(
             "INSERT INTO meta VALUES ('last_cursor', {last})
-               ON CONFLICT (name) DO UPDATE SET value = greatest(meta.value, excluded.value); COMMIT"
+               ON CONFLICT (name) DO UPDATE SET value = greatest(meta.value, excluded.value);
+             DROP TABLE mainspring_copy;
+             DELETE FROM mainspring_schema WHERE version = {UNFINISHED_COPY};
+             COMMIT"
+        ))
+    }
+
+    fn verify(&mut self) -> Result<Vec<Verification>, CopyError> {
+        // The planner knows nothing about the new tables.
+        self.batch("ANALYZE")?;
+        self.batch(&begin(READ_ONLY))?;
+        let verified = self.verify_all()?;
+        self.batch("COMMIT")?;
+        Ok(verified)
+    }
+
+    fn discard(&mut self) -> Result<(), CopyError> {
+        self.batch(&begin(""))?;
+        self.truncate()?;
+        self.batch(&format!(
+            "DROP TABLE mainspring_copy; DELETE FROM mainspring_schema WHERE version = {UNFINISHED_COPY}; COMMIT"
         ))
     }
 }
 
-type ReadRow = fn(&CopyTable, &Row) -> Result<Record, StoreError>;
+pub(super) type ReadRow = fn(&CopyTable, &Row) -> Result<Record, StoreError>;
 
-/// The statement that reads the records of a table, and how a row of it is read.
-fn select(table: &CopyTable) -> (String, ReadRow) {
-    let body = |order: &str| format!("SELECT body FROM {} ORDER BY {order}", table.name);
+/// The columns of the records of a table, the rest of the statement up to its conditions, and how a row of it is read.
+pub(super) fn select(table: &CopyTable) -> ((String, String), ReadRow) {
+    let all = |columns: &str, from: &str| (columns.to_owned(), format!("{from} WHERE true"));
+    let body = || all("body", table.name);
     match table.name {
-        "api_keys" => ("SELECT body, hash FROM api_keys ORDER BY key_id".into(), |_, row| {
-            Ok(Record::Key(Box::new(read::access::key(row)?)))
-        }),
-        "sessions" => (format!("SELECT {SESSION} FROM sessions AS s ORDER BY s.session_id"), |_, row| {
-            Ok(Record::Session(Box::new(read::session(row)?)))
-        }),
-        "runs" => (format!("SELECT {RUN}, r.created_cursor FROM runs AS r ORDER BY r.run_id"), |_, row| {
+        "api_keys" => {
+            (all("body, hash", "api_keys"), |_, row| Ok(Record::Key(Box::new(read::access::key(row)?))))
+        }
+        "sessions" => {
+            (all(SESSION, "sessions AS s"), |_, row| Ok(Record::Session(Box::new(read::session(row)?))))
+        }
+        "runs" => (all(&format!("{RUN}, r.created_cursor"), "runs AS r"), |_, row| {
             Ok(Record::Run(Box::new(read::run(row, 0)?), get(row, RUN_COLUMNS)?))
         }),
-        "attempts" => (body("run_id, attempt_no"), |_, row| {
-            Ok(Record::Attempt(Box::new(get_json::<Attempt>(row, 0)?)))
-        }),
-        "messages" => (format!("SELECT {MESSAGE} FROM messages AS m ORDER BY m.arrival"), |_, row| {
-            Ok(Record::Message(read::message(row)?))
-        }),
-        "steps" => ("SELECT body, private FROM steps ORDER BY run_id, step_no, step_id".into(), |_, row| {
+        "attempts" => (body(), |_, row| Ok(Record::Attempt(Box::new(get_json::<Attempt>(row, 0)?)))),
+        "messages" => (all(MESSAGE, "messages AS m"), |_, row| Ok(Record::Message(read::message(row)?))),
+        "steps" => (all("body, private", "steps"), |_, row| {
             let step: Step = get_json(row, 0)?;
             Ok(Record::Step(Box::new(Step { private: get_maybe_json(row, 1)?, ..step })))
         }),
         "digests" => (
-            "SELECT line, pos, message_id, prompt_id, summary, left_out, below_tokens, made_at, session_id
-             FROM digests ORDER BY line, pos, session_id"
-                .into(),
+            all(
+                "line, pos, message_id, prompt_id, summary, left_out, below_tokens, made_at, session_id",
+                "digests",
+            ),
             |_, row| {
                 let digest = Box::new(read::tree::read_digest(row)?);
                 Ok(Record::Digest(SessionId::from_bytes(get_id(row, 8)?), digest))
             },
         ),
         "effects" => (
-            "SELECT run_id, tool_use_id, started_at, message_id, name, result, session_id FROM effects ORDER BY id"
-                .into(),
+            all("run_id, tool_use_id, started_at, message_id, name, result, session_id", "effects"),
             |_, row| {
                 let call = Box::new(read::sessions::effect(row)?);
                 Ok(Record::Effect(SessionId::from_bytes(get_id(row, 6)?), call))
             },
         ),
-        "bindings" => (body("binding_id"), |_, row| {
+        "bindings" => (body(), |_, row| {
             // The instance names a process of the source, so it is not copied.
             let binding: Binding = get_json(row, 0)?;
             Ok(Record::Binding(Box::new(Binding { instance: None, ..binding })))
         }),
-        "grants" => (
-            "SELECT g.body, g.revoked_at, g.revoked_by FROM grants AS g ORDER BY g.grant_id".into(),
-            |_, row| Ok(Record::Grant(Box::new(read::records::grant(row)?))),
-        ),
-        "artifacts" => {
-            (body("artifact_id"), |_, row| Ok(Record::Artifact(Box::new(get_json(row, 0)?))))
-        }
+        "grants" => (all("g.body, g.revoked_at, g.revoked_by", "grants AS g"), |_, row| {
+            Ok(Record::Grant(Box::new(read::records::grant(row)?)))
+        }),
+        "artifacts" => (body(), |_, row| Ok(Record::Artifact(Box::new(get_json(row, 0)?)))),
         // Delegations of sessions that are being deleted are not copied.
-        "delegations" => (
-            "SELECT body FROM delegations
-             WHERE parent_session_id IN (SELECT session_id FROM sessions WHERE status <> 'deleted')
-             ORDER BY created_at, delegation_id"
-                .into(),
-            |_, row| Ok(Record::Delegation(Box::new(get_json(row, 0)?))),
-        ),
+        "delegations" => {
+            let live = "parent_session_id IN (SELECT session_id FROM sessions WHERE status <> 'deleted')";
+            (("body".into(), format!("delegations WHERE {live}")), |_, row| {
+                Ok(Record::Delegation(Box::new(get_json(row, 0)?)))
+            })
+        }
         name => {
-            let columns = table.columns();
-            let names: Vec<&str> = columns.iter().map(|column| column.postgres).collect();
-            let (all, key) = (names.join(", "), names[..table.key].join(", "));
-            (format!("SELECT {all} FROM {name} ORDER BY {key}"), values_read)
+            let names: Vec<&str> = table.columns().iter().map(|column| column.postgres).collect();
+            (all(&names.join(", "), name), |table, row| Ok(Record::Values(values(row, 0, &table.columns())?)))
         }
     }
 }
 
-fn values_read(table: &CopyTable, row: &Row) -> Result<Record, StoreError> {
+/// Reads the values of columns, which begin at `at`.
+pub(super) fn values(row: &Row, at: usize, columns: &[TableColumn<'_>]) -> Result<Vec<Value>, StoreError> {
     let value = |(at, kind): (usize, u8)| {
         Ok(match kind {
             b'i' => Value::Int(get(row, at)?),
@@ -253,12 +462,33 @@ fn values_read(table: &CopyTable, row: &Row) -> Result<Record, StoreError> {
             _ => Value::Text(get(row, at)?),
         })
     };
-    let kinds = table.columns().into_iter().map(|column| column.kind).enumerate();
-    Ok(Record::Values(kinds.map(value).collect::<Result<_, StoreError>>()?))
+    columns.iter().enumerate().map(|(index, column)| value((at + index, column.kind))).collect()
+}
+
+fn cell(value: Value) -> Cell {
+    match value {
+        Value::Int(number) => Cell::Int(number),
+        Value::Text(text) => Cell::Text(text),
+        Value::Bytes(bytes) => Cell::Bytes(bytes),
+        Value::Bool(flag) => Cell::Bool(flag),
+    }
+}
+
+fn cell_param(cell: &Cell) -> &dyn Param {
+    match cell {
+        Cell::Int(number) => number,
+        Cell::Text(text) => text,
+        Cell::Bytes(bytes) => bytes,
+        Cell::Bool(flag) => flag,
+    }
 }
 
 /// Adds the operations that write a record, or its values.
-fn record_ops(record: Record, ops: &mut Vec<Op>, rows: &mut Vec<Vec<Cell>>) -> Result<(), StoreError> {
+pub(super) fn record_ops(
+    record: Record,
+    ops: &mut Vec<Op>,
+    rows: &mut Vec<Vec<Cell>>,
+) -> Result<(), StoreError> {
     let none = SessionId::from_bytes([0; 16]);
     let (session, row, before) = match record {
         Record::Key(key) => {
@@ -273,12 +503,6 @@ fn record_ops(record: Record, ops: &mut Vec<Op>, rows: &mut Vec<Vec<Cell>>) -> R
             return Ok(());
         }
         Record::Values(values) => {
-            let cell = |value| match value {
-                Value::Int(number) => Cell::Int(number),
-                Value::Text(text) => Cell::Text(text),
-                Value::Bytes(bytes) => Cell::Bytes(bytes),
-                Value::Bool(flag) => Cell::Bool(flag),
-            };
             rows.push(values.into_iter().map(cell).collect());
             return Ok(());
         }

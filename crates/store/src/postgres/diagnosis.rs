@@ -6,7 +6,7 @@ use tokio_postgres::{Client, Error};
 
 use super::connect::Connector;
 use super::error::describe;
-use super::migrate::SCHEMA_VERSION;
+use super::migrate::{self, SCHEMA_VERSION};
 use super::settings::{self, Announced};
 use super::{PostgresError, Threads, meters};
 
@@ -20,6 +20,8 @@ pub struct PostgresCheck {
     pub version: String,
     /// The version of the tables; `None` without any.
     pub schema: Option<u64>,
+    /// True for the target of a copy that has not ended.
+    pub is_unfinished_copy: bool,
     /// The version of the tables that this program writes.
     pub known_schema: u64,
     /// The size of the database in bytes.
@@ -98,13 +100,17 @@ async fn read(client: &Client) -> Result<PostgresCheck, Error> {
     let rows = client.query_typed(settings, &[]).await?;
     let settings =
         rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect::<Result<_, Error>>()?;
-    let schema = match exists(client, "mainspring_schema").await? {
-        true => one::<Option<i64>>(client, "SELECT max(version) FROM mainspring_schema").await?,
-        false => None,
+    let (schema, is_unfinished_copy) = match exists(client, "mainspring_schema").await? {
+        true => (
+            one::<Option<i64>>(client, "SELECT max(version) FROM mainspring_schema").await?,
+            migrate::is_unfinished_copy(client).await?,
+        ),
+        false => (None, false),
     };
     let mut check = PostgresCheck {
         version: one(client, "SELECT current_setting('server_version')").await?,
         schema: schema.map(i64::cast_unsigned),
+        is_unfinished_copy,
         known_schema: SCHEMA_VERSION as u64,
         bytes: one::<i64>(client, "SELECT pg_database_size(current_database())").await?.cast_unsigned(),
         round_trip,

@@ -32,6 +32,7 @@ use tokio_postgres::{Client, Error, Row};
 use super::connect::Connector;
 use super::error::describe;
 use super::lease::{self, Seat, durations};
+use super::migrate;
 use super::permits::SharedPermits;
 use super::server;
 use super::values::typed;
@@ -80,6 +81,10 @@ pub(super) async fn join(client: &Client, shared: &Shared, seat: &Seat) -> Resul
 
 async fn join_in_transaction(client: &Client, shared: &Shared, seat: &Seat) -> Result<bool, Error> {
     if !server::try_lock_for_transaction(client).await? {
+        return Ok(false);
+    }
+    // A copy may have begun, and ended early, since the tables were checked.
+    if migrate::is_unfinished_copy(client).await? {
         return Ok(false);
     }
     // The lock of this row also keeps two servers from joining at the same time.

@@ -4,6 +4,7 @@ use tokio_postgres::Client;
 
 use super::PostgresError;
 use super::error::describe;
+use crate::copy::UNFINISHED_COPY;
 
 /// `migrations/postgres/NNNN_name.sql`, in order. A released migration is never edited.
 const MIGRATIONS: &[(usize, &str)] = &[
@@ -39,15 +40,47 @@ pub(super) async fn migrate(client: &Client) -> Result<(), PostgresError> {
         ))
         .await
         .map_err(fail)?;
-    let applied = apply(client).await;
+    let applied = match is_unfinished_copy(client).await {
+        Ok(false) => apply(client).await,
+        Ok(true) => Err(PostgresError::UnfinishedCopy),
+        Err(error) => Err(fail(error)),
+    };
     let end = if applied.is_ok() { "COMMIT" } else { "ROLLBACK" };
     client.batch_execute(end).await.map_err(fail)?;
     applied
 }
 
-async fn apply(client: &Client) -> Result<(), PostgresError> {
+/// Returns whether the database is the target of a copy that has not ended. The table of versions exists.
+pub(super) async fn is_unfinished_copy(client: &Client) -> Result<bool, tokio_postgres::Error> {
+    let sql = format!("SELECT EXISTS (SELECT 1 FROM mainspring_schema WHERE version = {UNFINISHED_COPY})");
+    client.query_typed_one(&sql, &[]).await?.try_get(0)
+}
+
+/// Checks that the database has the tables of this version, and changes nothing. Returns false if it has none.
+pub(super) async fn check(client: &Client) -> Result<bool, PostgresError> {
     let fail = |error: tokio_postgres::Error| PostgresError::Database(describe(&error));
-    let rows = client.query_typed("SELECT version FROM mainspring_schema", &[]).await.map_err(fail)?;
+    let exists = "SELECT to_regclass('mainspring_schema') IS NOT NULL";
+    if !client.query_typed_one(exists, &[]).await.and_then(|row| row.try_get::<_, bool>(0)).map_err(fail)? {
+        return Ok(false);
+    }
+    if is_unfinished_copy(client).await.map_err(fail)? {
+        return Err(PostgresError::UnfinishedCopy);
+    }
+    let sql = "SELECT coalesce(max(version), 0) FROM mainspring_schema";
+    let found = client.query_typed_one(sql, &[]).await.and_then(|row| row.try_get::<_, i64>(0));
+    match usize::try_from(found.map_err(fail)?).unwrap_or(0) {
+        0 => Ok(false),
+        SCHEMA_VERSION => Ok(true),
+        found if found > SCHEMA_VERSION => Err(PostgresError::Newer { found, known: SCHEMA_VERSION }),
+        found => Err(PostgresError::Older { found, known: SCHEMA_VERSION }),
+    }
+}
+
+/// Applies the missing migrations in the transaction that is open.
+pub(super) async fn apply(client: &Client) -> Result<(), PostgresError> {
+    let fail = |error: tokio_postgres::Error| PostgresError::Database(describe(&error));
+    let sql = format!("SELECT version FROM mainspring_schema WHERE version <> {UNFINISHED_COPY}");
+    let rows = client.query_typed(&sql, &[]).await.map_err(fail)?;
     let mut applied = vec![];
     for row in &rows {
         let version: i64 = row.try_get(0).map_err(fail)?;

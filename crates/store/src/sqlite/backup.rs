@@ -74,10 +74,15 @@ fn strip(path: &Path) -> rusqlite::Result<CopySummary> {
     if has_table(&copy, "api_keys")? {
         copy.execute_batch("PRAGMA secure_delete = ON; DELETE FROM api_keys")?;
     }
+    summarize(&copy)
+}
+
+/// Summarizes the content of a database.
+pub(super) fn summarize(copy: &Connection) -> rusqlite::Result<CopySummary> {
     let count = |sql: &str| copy.query_row(sql, [], |row| row.get::<_, i64>(0)).map(i64::cast_unsigned);
     Ok(CopySummary {
-        schema_version: migrate::version(&copy)?,
-        last_cursor: last_cursor(&copy)?,
+        schema_version: migrate::version(copy)?,
+        last_cursor: last_cursor(copy)?,
         sessions: count("SELECT count(*) FROM sessions WHERE status <> 'deleted'")?,
         runs: count("SELECT count(*) FROM runs")?,
         events: count("SELECT count(*) FROM events")?,

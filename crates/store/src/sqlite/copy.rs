@@ -7,20 +7,26 @@ use std::path::{Path, PathBuf};
 use mainspring_core::{Binding, SessionId, Time};
 use mainspring_kernel::store::StoreError;
 use rusqlite::types::{ToSql, ValueRef};
-use rusqlite::{Connection, OpenFlags, Row, params_from_iter};
+use rusqlite::{Connection, OptionalExtension, Row, params_from_iter};
 
 use super::columns::{Columns, int, json};
 use super::digests::{digest_read, digest_write};
 use super::error::{read_error, write_error};
-use super::open::{HISTORY, sibling};
+use super::migrate::{self, SCHEMA_VERSION};
+use super::open::{self, folder_sync, sibling};
 use super::read::{self, artifact_columns, attempt_columns, digest_columns, effect_columns, message_columns};
 use super::read::{run_columns, session_columns, step_columns};
 use super::steps::{step, step_write};
+use super::wal::{self, Wal};
 use super::write::{WriteError, attempt_write, effect_write, message_write, run_write};
 use super::write_records::{artifact_write, binding_write, delegation_write, grant_write};
 use super::write_records::{key_write, session_write};
-use super::{SqliteOptions, SqliteStore, backup, checksum, event_blocks, usage};
-use crate::copy::{CopyError, CopyTable, Each, End, Record, Value, failed, io_failed};
+use super::{SqliteOptions, SqliteStore, SqliteView, backup, checksum, event_blocks, usage};
+use crate::Verification;
+use crate::copy::{
+    Column, CopyError, CopyTable, Each, Mark, Position, Reads, Record, Source, SourceState, Target,
+    UNFINISHED_COPY, Value, failed, io_failed,
+};
 
 /// Removes a file if it exists.
 fn remove(path: &Path) -> Result<(), CopyError> {
@@ -31,107 +37,207 @@ fn remove(path: &Path) -> Result<(), CopyError> {
 }
 
 /// A database that is copied.
-pub(crate) struct Source {
-    connection: Connection,
+pub(crate) struct SqliteSource {
+    path: PathBuf,
+    view: SqliteView,
 }
 
-impl Source {
-    /// Opens the database, and migrates it if an earlier version wrote it.
+impl SqliteSource {
+    /// Opens the database. Changes it only if an earlier version wrote it or a process that used it was killed: the source
+    /// of an interrupted copy has not changed then.
     pub(crate) fn open(path: &Path, now: Time) -> Result<Self, CopyError> {
         if !path.exists() {
             return Err(CopyError::NoSource(path.display().to_string()));
         }
-        SqliteStore::open(path, SqliteOptions::default(), now)?.close();
-        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let connection = Connection::open_with_flags(path, flags);
-        Ok(Self { connection: connection.map_err(|error| super::open::failed(path, error))? })
+        let is_closed = match open::inspect(path)? {
+            Some(Wal::Absent) => SqliteView::open(path, false)?.schema_version()? == SCHEMA_VERSION,
+            _ => false,
+        };
+        if !is_closed {
+            SqliteStore::open(path, SqliteOptions::default(), now)?.close();
+        }
+        Ok(Self { path: path.into(), view: SqliteView::open(path, false)? })
     }
 }
 
-/// A new database. It has another name until it is complete.
-pub(crate) struct Target {
+impl Reads for SqliteSource {
+    fn read(
+        &mut self,
+        table: &CopyTable,
+        after: Option<&Position>,
+        each: &mut Each<'_>,
+    ) -> Result<(), CopyError> {
+        read_table(self.view.connection(), table, after, each)
+    }
+}
+
+impl Source for SqliteSource {
+    fn state(&mut self) -> Result<SourceState, CopyError> {
+        let connection = self.view.connection();
+        let latest = "SELECT token FROM histories ORDER BY id DESC LIMIT 1";
+        let history = connection.query_row(latest, [], |row| row.get(0)).optional();
+        let read = history.and_then(|history| Ok((history, backup::last_cursor(connection)?)));
+        let (history, last) = read.map_err(|error| open::failed(&self.path, error))?;
+        let changes = open::change_counter(&self.path).map_err(io_failed(&self.path))?;
+        Ok(SourceState { history: history.unwrap_or_default(), last_cursor: int(last.0), changes })
+    }
+
+    fn has_history(&mut self, token: &str) -> Result<bool, CopyError> {
+        let sql = "SELECT 1 FROM histories WHERE token = ?1";
+        let found = self.view.connection().prepare(sql).and_then(|mut statement| statement.exists([token]));
+        Ok(found.map_err(|error| open::failed(&self.path, error))?)
+    }
+}
+
+/// Summarizes the content of a copy.
+#[cfg(feature = "postgres")]
+pub(crate) fn summary(path: &Path) -> Result<super::CopySummary, super::OpenError> {
+    let summarized = backup::open_alone(path).and_then(|connection| backup::summarize(&connection));
+    summarized.map_err(|error| open::failed(path, error))
+}
+
+/// A database that is copied into.
+pub(crate) struct SqliteTarget {
     path: PathBuf,
-    draft: PathBuf,
+    now: Time,
+    /// Open on an unfinished copy.
     connection: Option<Connection>,
 }
 
-impl Target {
-    pub(crate) fn create(path: &Path, now: Time) -> Result<Self, CopyError> {
-        if path.exists() {
-            return Err(CopyError::NotEmpty(path.display().to_string()));
+impl SqliteTarget {
+    /// Opens an unfinished copy, or the place of a new database.
+    pub(crate) fn open(path: &Path, now: Time) -> Result<Self, CopyError> {
+        let mut target = Self { path: path.into(), now, connection: None };
+        if !path.exists() {
+            return Ok(target);
         }
-        let draft = sibling(path, ".copying");
-        // An interrupted copy may have left files.
-        for suffix in ["", "-wal", "-shm", "-journal", HISTORY] {
-            remove(&sibling(&draft, suffix))?;
+        // SQLite rolls the transaction of a copy that was killed back.
+        let was_killed = sibling(path, "-journal").exists();
+        if was_killed || open::schema_in_header(path).map_err(io_failed(path))? == UNFINISHED_COPY {
+            let connection = target.connect()?;
+            let version = migrate::version(&connection).map_err(|error| open::failed(path, error))?;
+            target.connection = (version == UNFINISHED_COPY).then_some(connection);
         }
-        SqliteStore::open(&draft, SqliteOptions::default(), now)?.close();
-        let begin = || -> rusqlite::Result<Connection> {
-            let connection = Connection::open(&draft)?;
+        match target.connection {
+            Some(_) => Ok(target),
+            None => Err(CopyError::NotEmpty(path.display().to_string())),
+        }
+    }
+
+    fn connect(&self) -> Result<Connection, CopyError> {
+        let connect = || -> rusqlite::Result<Connection> {
+            let connection = backup::open_alone(&self.path)?;
             // References are checked at the end: records refer to each other in both directions.
-            connection.execute_batch(
-                "PRAGMA journal_mode = DELETE; PRAGMA foreign_keys = OFF; BEGIN IMMEDIATE; DELETE FROM histories",
-            )?;
+            connection.execute_batch("PRAGMA foreign_keys = OFF")?;
             Ok(connection)
         };
-        let connection = begin().map_err(|error| super::open::failed(path, error))?;
-        Ok(Self { path: path.into(), draft, connection: Some(connection) })
+        Ok(connect().map_err(|error| open::failed(&self.path, error))?)
     }
 
     fn connection(&self) -> Result<&Connection, CopyError> {
-        self.connection.as_ref().ok_or_else(|| CopyError::NoSource(self.draft.display().to_string()))
+        self.connection.as_ref().ok_or_else(|| CopyError::NotACopy(self.path.display().to_string()))
     }
 
-    /// Computes the data that is derived from other records: sums, indexes, checksums.
-    fn complete(connection: &Connection, last: i64) -> Result<(), CopyError> {
-        let complete = || -> rusqlite::Result<bool> {
-            connection.execute(
-                "UPDATE session_state SET away =
-                   coalesce((SELECT opened_by <> session_state.session_id FROM lines
-                             WHERE lines.line = session_state.line), 1)",
-                [],
+    fn batch(&self, sql: &str) -> Result<(), CopyError> {
+        let done = self.connection()?.execute_batch(sql);
+        Ok(done.map_err(|error| open::failed(&self.path, error))?)
+    }
+
+    fn mark_write(&self, connection: &Connection, mark: &Mark) -> Result<(), CopyError> {
+        let written =
+            json(mark).and_then(|mark| connection.execute("UPDATE copy_mark SET mark = ?1", [mark]));
+        Ok(written.map(drop).map_err(|error| open::failed(&self.path, error))?)
+    }
+
+    /// Computes the data that is derived from other records, and removes the mark.
+    fn complete(connection: &Connection, last: i64) -> rusqlite::Result<bool> {
+        connection.execute(
+            "UPDATE session_state SET away =
+               coalesce((SELECT opened_by <> session_state.session_id FROM lines
+                         WHERE lines.line = session_state.line), 1)",
+            [],
+        )?;
+        connection.execute(
+            "INSERT INTO meta VALUES ('event_seq', ?1) ON CONFLICT (name) DO UPDATE SET value = ?1",
+            [last],
+        )?;
+        usage::recount(connection)?;
+        event_blocks::rebuild(connection)?;
+        checksum::fill(connection)?;
+        if connection.prepare("PRAGMA foreign_key_check")?.exists([])? {
+            return Ok(false);
+        }
+        connection.execute("DELETE FROM schema_migrations WHERE version = ?1", [UNFINISHED_COPY])?;
+        connection.execute_batch("DROP TABLE copy_mark")?;
+        connection.pragma_update(None, "user_version", SCHEMA_VERSION)?;
+        wal::token_renew(connection)?;
+        connection.execute_batch("COMMIT")?;
+        Ok(true)
+    }
+}
+
+impl Reads for SqliteTarget {
+    fn read(
+        &mut self,
+        table: &CopyTable,
+        after: Option<&Position>,
+        each: &mut Each<'_>,
+    ) -> Result<(), CopyError> {
+        read_table(self.connection()?, table, after, each)
+    }
+}
+
+impl Target for SqliteTarget {
+    fn name(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    fn schema(&self) -> u64 {
+        SCHEMA_VERSION.into()
+    }
+
+    fn mark(&mut self) -> Result<Option<Mark>, CopyError> {
+        let Some(connection) = &self.connection else { return Ok(None) };
+        let text = connection.query_row("SELECT mark FROM copy_mark", [], |row| row.get::<_, String>(0));
+        let text = text.map_err(|error| open::failed(&self.path, error))?;
+        let corrupt = |error: serde_json::Error| StoreError::Corrupt(format!("its mark: {error}"));
+        let mark = serde_json::from_str(&text).map_err(corrupt);
+        mark.map(Some).map_err(|source| CopyError::Store { table: "the unfinished copy", source })
+    }
+
+    fn begin(&mut self, mark: &Mark) -> Result<(), CopyError> {
+        if self.connection.is_some() {
+            self.discard()?;
+        }
+        let fail = |error| open::failed(&self.path, error);
+        // It gets its name with the mark, so that it is never an empty store.
+        let draft = sibling(&self.path, ".copying");
+        remove(&draft)?;
+        remove(&sibling(&draft, "-journal"))?;
+        open::create(&draft, self.now)?;
+        let connection = backup::open_alone(&draft).map_err(fail)?;
+        let prepare = || -> rusqlite::Result<()> {
+            connection.execute_batch(
+                "BEGIN; CREATE TABLE copy_mark (mark TEXT NOT NULL) STRICT; INSERT INTO copy_mark VALUES ('')",
             )?;
-            connection.execute(
-                "INSERT INTO meta VALUES ('event_seq', ?1) ON CONFLICT (name) DO UPDATE SET value = ?1",
-                [last],
-            )?;
-            usage::recount(connection)?;
-            event_blocks::rebuild(connection)?;
-            checksum::fill(connection)?;
-            let is_broken = connection.prepare("PRAGMA foreign_key_check")?.exists([])?;
-            connection.execute_batch("COMMIT")?;
-            Ok(!is_broken)
+            connection
+                .execute("INSERT INTO schema_migrations VALUES (?1, ?2)", (UNFINISHED_COPY, self.now.0))?;
+            connection.pragma_update(None, "user_version", UNFINISHED_COPY)
         };
-        let broken = || StoreError::Corrupt("a record refers to one that does not exist".into());
-        let stored = complete().map_err(|error| write_error(&error));
-        let whole = stored.and_then(|is_whole| is_whole.then_some(()).ok_or_else(broken));
-        whole.map_err(|source| CopyError::Store { table: "the database", source })
-    }
-}
-
-impl End for Source {
-    fn read(&mut self, table: &CopyTable, each: &mut Each<'_>) -> Result<(), CopyError> {
-        read_table(&self.connection, table, each)
-    }
-
-    fn write(&mut self, table: &CopyTable, _: Vec<Record>) -> Result<(), CopyError> {
-        Err(failed(table)(StoreError::Unavailable("the source of a copy is not written".into())))
+        prepare().map_err(fail)?;
+        self.mark_write(&connection, mark)?;
+        connection.execute_batch("COMMIT").map_err(fail)?;
+        drop(connection);
+        // SQLite would apply the journal of another file.
+        remove(&sibling(&self.path, "-journal"))?;
+        fs::rename(&draft, &self.path).map_err(io_failed(&self.path))?;
+        folder_sync(&self.path).map_err(io_failed(&self.path))?;
+        self.connection = Some(self.connect()?);
+        self.resume()
     }
 
-    fn last_cursor(&mut self) -> Result<i64, CopyError> {
-        let last = backup::last_cursor(&self.connection).map_err(|error| read_error(&error));
-        let last = last.map_err(|source| CopyError::Store { table: "events", source })?;
-        Ok(int(last.0))
-    }
-
-    fn finish(&mut self, _: i64) -> Result<(), CopyError> {
-        Ok(())
-    }
-}
-
-impl End for Target {
-    fn read(&mut self, table: &CopyTable, each: &mut Each<'_>) -> Result<(), CopyError> {
-        read_table(self.connection()?, table, each)
+    fn resume(&mut self) -> Result<(), CopyError> {
+        self.batch("BEGIN IMMEDIATE")
     }
 
     fn write(&mut self, table: &CopyTable, records: Vec<Record>) -> Result<(), CopyError> {
@@ -142,116 +248,136 @@ impl End for Target {
         Ok(())
     }
 
-    fn last_cursor(&mut self) -> Result<i64, CopyError> {
-        Ok(0)
+    fn keep(&mut self, mark: &Mark) -> Result<(), CopyError> {
+        self.mark_write(self.connection()?, mark)?;
+        self.batch("COMMIT; BEGIN IMMEDIATE")
     }
 
     fn finish(&mut self, last: i64) -> Result<(), CopyError> {
-        Self::complete(self.connection()?, last)?;
+        let broken = || StoreError::Corrupt("a record refers to one that does not exist".into());
+        let stored = Self::complete(self.connection()?, last).map_err(|error| write_error(&error));
+        let whole = stored.and_then(|is_whole| is_whole.then_some(()).ok_or_else(broken));
+        whole.map_err(|source| CopyError::Store { table: "the database", source })?;
         drop(self.connection.take());
-        let failed = io_failed(&self.draft);
-        File::open(&self.draft).and_then(|file| file.sync_all()).map_err(&failed)?;
-        remove(&sibling(&self.draft, HISTORY))?;
-        fs::rename(&self.draft, &self.path).map_err(&failed)?;
-        let folder = self.path.parent().unwrap_or(Path::new("."));
-        File::open(folder).and_then(|folder| folder.sync_all()).map_err(io_failed(folder))
+        File::open(&self.path).and_then(|file| file.sync_all()).map_err(io_failed(&self.path))
+    }
+
+    fn verify(&mut self) -> Result<Vec<Verification>, CopyError> {
+        let verified = SqliteView::open(&self.path, false)?.verify();
+        verified.map_err(|source| CopyError::Store { table: "the database", source })
+    }
+
+    fn discard(&mut self) -> Result<(), CopyError> {
+        drop(self.connection.take());
+        ["", "-journal"].iter().try_for_each(|suffix| remove(&sibling(&self.path, suffix)))?;
+        folder_sync(&self.path).map_err(io_failed(&self.path))
     }
 }
 
 type ReadRow = fn(&mut Columns<'_>) -> rusqlite::Result<Record>;
 
-/// Reads records by a statement.
-fn select(
-    connection: &Connection,
-    table: &CopyTable,
-    sql: &str,
-    each: &mut Each<'_>,
-    read: ReadRow,
-) -> Result<(), CopyError> {
-    let fail = |error: rusqlite::Error| failed(table)(read_error(&error));
-    let mut statement = connection.prepare(sql).map_err(fail)?;
-    let mut rows = statement.query([]).map_err(fail)?;
-    while let Some(row) = rows.next().map_err(fail)? {
-        each(read(&mut Columns::new(row)).map_err(fail)?)?;
-    }
-    Ok(())
-}
-
-fn read_table(connection: &Connection, table: &CopyTable, each: &mut Each<'_>) -> Result<(), CopyError> {
-    let mut select = |sql: &str, read: ReadRow| select(connection, table, sql, each, read);
-    match table.name {
-        "api_keys" => select(read::keys::ALL_KEYS, |row| Ok(Record::Key(Box::new(read::key(row)?)))),
-        "sessions" => {
-            select(concat!("SELECT ", session_columns!(), " FROM sessions ORDER BY session_id"), |row| {
-                Ok(Record::Session(Box::new(read::session(row)?)))
-            })
-        }
-        "runs" => {
-            select(concat!("SELECT ", run_columns!(), ", created_seq FROM runs ORDER BY run_id"), |row| {
-                let run = Box::new(read::run(row)?);
-                // Skips the checksum.
-                row.skip(1);
-                Ok(Record::Run(run, row.get()?))
-            })
-        }
-        "attempts" => select(
-            concat!("SELECT ", attempt_columns!(), " FROM run_attempts ORDER BY run_id, attempt_no"),
-            |row| Ok(Record::Attempt(Box::new(read::attempt(row)?))),
-        ),
-        "messages" => select(concat!("SELECT ", message_columns!(), " FROM messages ORDER BY id"), |row| {
+/// The statement that reads the records of a table with a type of their own, up to its conditions, and how a row of it is read.
+/// It has the columns of the key.
+fn select(table: &CopyTable) -> Option<(&'static str, ReadRow)> {
+    Some(match table.name {
+        "api_keys" => (read::keys::ALL_KEYS, |row| Ok(Record::Key(Box::new(read::key(row)?)))),
+        "sessions" => (concat!("SELECT ", session_columns!(), " FROM sessions WHERE true"), |row| {
+            Ok(Record::Session(Box::new(read::session(row)?)))
+        }),
+        "runs" => (concat!("SELECT ", run_columns!(), ", created_seq FROM runs WHERE true"), |row| {
+            let run = Box::new(read::run(row)?);
+            // Skips the checksum.
+            row.skip(1);
+            Ok(Record::Run(run, row.get()?))
+        }),
+        "attempts" => (concat!("SELECT ", attempt_columns!(), " FROM run_attempts WHERE true"), |row| {
+            Ok(Record::Attempt(Box::new(read::attempt(row)?)))
+        }),
+        "messages" => (concat!("SELECT ", message_columns!(), ", id FROM messages WHERE true"), |row| {
             Ok(Record::Message(read::message(row)?))
         }),
-        "steps" => select(
-            concat!("SELECT ", step_columns!(), ", private FROM steps ORDER BY run_id, step_no, step_id"),
-            |row| Ok(Record::Step(Box::new(step(row)?))),
-        ),
-        "digests" => select(
-            concat!("SELECT ", digest_columns!(), ", session_id FROM digests ORDER BY line, pos, session_id"),
-            |row| {
-                let digest = Box::new(digest_read(row)?);
-                row.skip(1);
-                Ok(Record::Digest(row.id()?, digest))
-            },
-        ),
+        "steps" => (concat!("SELECT ", step_columns!(), ", private FROM steps WHERE true"), |row| {
+            Ok(Record::Step(Box::new(step(row)?)))
+        }),
+        "digests" => (concat!("SELECT ", digest_columns!(), ", session_id FROM digests WHERE true"), |row| {
+            let digest = Box::new(digest_read(row)?);
+            row.skip(1);
+            Ok(Record::Digest(row.id()?, digest))
+        }),
         "effects" => {
-            select(concat!("SELECT session_id, ", effect_columns!(), " FROM effects ORDER BY id"), |row| {
+            (concat!("SELECT session_id, ", effect_columns!(), ", id FROM effects WHERE true"), |row| {
                 let session: SessionId = row.id()?;
                 Ok(Record::Effect(session, Box::new(read::effect(row)?)))
             })
         }
-        "bindings" => select(read::bindings::ALL_BINDINGS, |row| {
+        "bindings" => (read::bindings::ALL_BINDINGS, |row| {
             // The instance names a process of the source, so it is not copied.
             let binding = Binding { instance: None, ..read::bindings::binding(row)? };
             Ok(Record::Binding(Box::new(binding)))
         }),
-        "grants" => {
-            select(read::grants::ALL_GRANTS, |row| Ok(Record::Grant(Box::new(read::grants::grant(row)?))))
-        }
-        "artifacts" => {
-            select(concat!("SELECT ", artifact_columns!(), " FROM artifacts ORDER BY artifact_id"), |row| {
-                Ok(Record::Artifact(Box::new(read::artifacts::artifact(row)?)))
-            })
-        }
-        "delegations" => select(read::delegations::ALL_DELEGATIONS, |row| {
+        "grants" => (read::grants::ALL_GRANTS, |row| Ok(Record::Grant(Box::new(read::grants::grant(row)?)))),
+        "artifacts" => (concat!("SELECT ", artifact_columns!(), " FROM artifacts WHERE true"), |row| {
+            Ok(Record::Artifact(Box::new(read::artifacts::artifact(row)?)))
+        }),
+        "delegations" => (read::delegations::ALL_DELEGATIONS, |row| {
             Ok(Record::Delegation(Box::new(read::delegations::delegation(row)?)))
         }),
-        _ => read_values(connection, table, each),
-    }
+        _ => return None,
+    })
 }
 
-fn read_values(connection: &Connection, table: &CopyTable, each: &mut Each<'_>) -> Result<(), CopyError> {
-    let columns = table.columns();
-    let names: Vec<&str> = columns.iter().map(|column| column.sqlite).collect();
-    let (all, key) = (names.join(", "), names[..table.key].join(", "));
+fn read_table(
+    connection: &Connection,
+    table: &CopyTable,
+    after: Option<&Position>,
+    each: &mut Each<'_>,
+) -> Result<(), CopyError> {
     let fail = |error: rusqlite::Error| failed(table)(read_error(&error));
-    let sql = format!("SELECT {all} FROM {} ORDER BY {key}", table.name);
-    let mut statement = connection.prepare(&sql).map_err(fail)?;
-    let mut rows = statement.query([]).map_err(fail)?;
+    let (columns, key) = (table.columns(), table.key());
+    let names =
+        |columns: &[Column<'_>]| columns.iter().map(|column| column.sqlite).collect::<Vec<_>>().join(", ");
+    let typed = select(table);
+    let mut sql = match typed {
+        Some((sql, _)) => sql.to_owned(),
+        None => format!("SELECT {} FROM {} WHERE true", names(&columns), table.name),
+    };
+    let key_names = names(&key);
+    if let Some(after) = after {
+        let marks: Vec<String> = (1..=after.len()).map(|at| format!("?{at}")).collect();
+        sql = format!("{sql} AND ({key_names}) > ({})", marks.join(", "));
+    }
+    let mut statement = connection.prepare(&format!("{sql} ORDER BY {key_names}")).map_err(fail)?;
+    // By name: a statement of a type of `core` has the key among its columns.
+    let at = |column: &Column<'_>| statement.column_index(column.sqlite).map(|at| (at, column.kind));
+    let positions = key.iter().map(at).collect::<rusqlite::Result<Vec<_>>>().map_err(fail)?;
+    let params = after.into_iter().flatten().zip(&key).map(|(value, column)| param(value, column.kind));
+    let mut rows = statement.query(params_from_iter(params)).map_err(fail)?;
     while let Some(row) = rows.next().map_err(fail)? {
-        let values = columns.iter().enumerate().map(|(at, column)| value(row, at, column.kind));
-        each(Record::Values(values.collect::<rusqlite::Result<_>>().map_err(fail)?))?;
+        let record = match typed {
+            Some((_, read)) => read(&mut Columns::new(row)),
+            None => {
+                let values = columns.iter().enumerate().map(|(at, column)| value(row, at, column.kind));
+                values.collect::<rusqlite::Result<_>>().map(Record::Values)
+            }
+        };
+        let position = positions.iter().map(|(at, kind)| value(row, *at, *kind));
+        let position = position.collect::<rusqlite::Result<_>>().map_err(fail)?;
+        each(record.map_err(fail)?, position)?;
     }
     Ok(())
+}
+
+/// A value as a parameter of a statement.
+fn param(value: &Value, kind: u8) -> Box<dyn ToSql> {
+    match value {
+        Value::Int(number) => Box::new(*number),
+        Value::Text(text) => Box::new(text.clone()),
+        Value::Bytes(bytes) if kind == b'x' => {
+            Box::new(bytes.as_ref().map(|bytes| String::from_utf8_lossy(bytes).into_owned()))
+        }
+        Value::Bytes(bytes) => Box::new(bytes.clone()),
+        Value::Bool(flag) => Box::new(*flag),
+    }
 }
 
 fn value(row: &Row<'_>, at: usize, kind: u8) -> rusqlite::Result<Value> {
@@ -299,17 +425,7 @@ fn values_write(connection: &Connection, table: &CopyTable, values: &[Value]) ->
         marks.push("0".into());
     }
     let sql = format!("INSERT INTO {} ({}) VALUES ({})", table.name, names.join(", "), marks.join(", "));
-    let params = values.iter().zip(&columns).map(|(value, column)| -> Box<dyn ToSql> {
-        match value {
-            Value::Int(number) => Box::new(*number),
-            Value::Text(text) => Box::new(text.clone()),
-            Value::Bytes(bytes) if column.kind == b'x' => {
-                Box::new(bytes.as_ref().map(|bytes| String::from_utf8_lossy(bytes).into_owned()))
-            }
-            Value::Bytes(bytes) => Box::new(bytes.clone()),
-            Value::Bool(flag) => Box::new(*flag),
-        }
-    });
+    let params = values.iter().zip(&columns).map(|(value, column)| param(value, column.kind));
     connection.prepare_cached(&sql)?.execute(params_from_iter(params))?;
     Ok(())
 }
@@ -345,7 +461,7 @@ mod tests {
         });
         let known: BTreeSet<String> = copied.chain(NOT_COPIED.iter().copied()).map(str::to_owned).collect();
         let missing: Vec<&String> = all.difference(&known).collect();
-        assert!(missing.is_empty(), "{missing:?}: add them to TABLES of copy.rs");
+        assert!(missing.is_empty(), "{missing:?}: add them to TABLES of copy/tables.rs");
         for table in TABLES.iter().filter(|table| !table.columns.is_empty()) {
             let sql = format!("SELECT name FROM pragma_table_info('{}')", table.name);
             let mut columns = names(&connection, &sql);

@@ -17,6 +17,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 use super::migrate::{self, SCHEMA_VERSION};
 use super::wal::{self, Wal};
 use super::{Durability, SqliteOptions, backup, check};
+use crate::copy::UNFINISHED_COPY;
 
 /// `MSPR`, in the header of every mainspring database.
 const APPLICATION_ID: u32 = 0x4D53_5052;
@@ -46,6 +47,13 @@ pub enum OpenError {
     /// A later version of mainspring wrote the file.
     #[error("{} was written by a newer mainspring (schema {found}, this one knows {known}): upgrade mainspring", path.display())]
     Newer { path: PathBuf, found: u32, known: u32 },
+    /// The file is the target of a copy that has not ended.
+    #[error(
+        "{} is an unfinished copy of another store: run `mainspring store copy` again to finish it, or remove it with \
+         `mainspring store discard`",
+        path.display()
+    )]
+    UnfinishedCopy { path: PathBuf },
     /// The file is damaged.
     #[error("{} is damaged ({reason}): restore it from a backup, or move it away to start anew", path.display())]
     Corrupt { path: PathBuf, reason: String },
@@ -112,9 +120,7 @@ pub(super) fn open_writer(path: &Path, options: &SqliteOptions, now: Time) -> Re
     }
     let check_due = crash_check(path, &connection, found.is_some_and(|wal| wal != Wal::Absent), options)?;
     let version = migrate::version(&connection).map_err(fail)?;
-    if version > SCHEMA_VERSION {
-        return Err(OpenError::Newer { path: path.into(), found: version, known: SCHEMA_VERSION });
-    }
+    check_schema(path, version)?;
     if version < SCHEMA_VERSION {
         without_wal(&mut connection, |_| Ok(())).map_err(fail)?;
         backup::keep_before_migration(path, version).map_err(|error| io_failed(path, error))?;
@@ -257,9 +263,7 @@ fn examine(path: &Path) -> Result<Option<Wal>, OpenError> {
         return Err(OpenError::Foreign { path: path.into() });
     }
     let found = number(60);
-    if found > SCHEMA_VERSION {
-        return Err(OpenError::Newer { path: path.into(), found, known: SCHEMA_VERSION });
-    }
+    check_schema(path, found)?;
     let page_size = match u64::from(u16::from_be_bytes([header[16], header[17]])) {
         1 => 65536,
         size => size,
@@ -278,6 +282,36 @@ fn examine(path: &Path) -> Result<Option<Wal>, OpenError> {
         }
     }
     Ok(Some(wal))
+}
+
+/// Fails if this version cannot use a database with this schema.
+pub(super) fn check_schema(path: &Path, found: u32) -> Result<(), OpenError> {
+    let path = path.to_path_buf();
+    match found {
+        UNFINISHED_COPY => Err(OpenError::UnfinishedCopy { path }),
+        found if found > SCHEMA_VERSION => Err(OpenError::Newer { path, found, known: SCHEMA_VERSION }),
+        _ => Ok(()),
+    }
+}
+
+/// Reads the schema from the header of a database file, which may be newer than that of its tables if a transaction was
+/// interrupted.
+pub(super) fn schema_in_header(path: &Path) -> io::Result<u32> {
+    header_number(path, 60)
+}
+
+/// Reads the number of changes from the header of a database file that no process has open.
+pub(super) fn change_counter(path: &Path) -> io::Result<u32> {
+    header_number(path, 24)
+}
+
+fn header_number(path: &Path, at: usize) -> io::Result<u32> {
+    let mut header = [0; 100];
+    let mut file = File::open(path)?;
+    let read = file.read(&mut header)?;
+    let number = header[..read].get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
+    // A file without a whole header is not a database.
+    Ok(number.map_or(0, u32::from_be_bytes))
 }
 
 /// Fails if files beside a missing or empty database show that there was one.
@@ -314,7 +348,7 @@ fn check_tables(path: &Path, connection: &Connection) -> Result<(), OpenError> {
 }
 
 /// Creates a complete database under another name, then renames it.
-fn create(path: &Path, now: Time) -> Result<(), OpenError> {
+pub(super) fn create(path: &Path, now: Time) -> Result<(), OpenError> {
     let draft = sibling(path, ".creating");
     let remove = |file: &Path| match fs::remove_file(file) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(io_failed(path, error)),

@@ -29,6 +29,21 @@ pub enum Verified {
     Events,
     /// Paths, lines and cursors of message trees.
     Trees,
+    /// Records of a PostgreSQL, which have no checksums: their form, and the columns by which they are found.
+    Records,
+}
+
+impl Verified {
+    /// The name of the part.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Structure => "structure",
+            Self::Checksums => "checksums",
+            Self::Events => "events",
+            Self::Trees => "trees",
+            Self::Records => "records",
+        }
+    }
 }
 
 /// The result of verifying one part.

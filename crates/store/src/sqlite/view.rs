@@ -18,6 +18,7 @@ use super::check::{self, SqliteCheck};
 use super::open::{self, OpenError, sibling};
 use super::wal::Wal;
 use super::{OmiOffer, error, migrate, omi, read};
+use crate::copy::UNFINISHED_COPY;
 
 /// A database that is only read. Opening, using and dropping it changes no file.
 #[derive(Debug)]
@@ -49,11 +50,21 @@ impl SqliteView {
     pub fn open(path: &Path, is_served: bool) -> Result<Self, OpenError> {
         // Before the connection is open: closing a file releases all locks of the process on it.
         let journal_mode = open::journal_mode(path);
+        // The process that has it open may be a copy.
+        let is_copy = open::schema_in_header(path).is_ok_and(|schema| schema == UNFINISHED_COPY);
+        if is_copy {
+            return Err(OpenError::UnfinishedCopy { path: path.into() });
+        }
         let (connection, copy) = match is_served {
             true => (open::open_reader(path)?, None),
             false => open_closed(path)?,
         };
-        Ok(Self { path: path.into(), is_served, journal_mode, connection, _copy: copy })
+        let view = Self { path: path.into(), is_served, journal_mode, connection, _copy: copy };
+        // The header does not tell of a transaction that was interrupted.
+        if view.schema_version()? == UNFINISHED_COPY {
+            return Err(OpenError::UnfinishedCopy { path: path.into() });
+        }
+        Ok(view)
     }
 
     /// True if another process had the database open, and may change it.

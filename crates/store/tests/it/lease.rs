@@ -14,7 +14,7 @@ use crate::fixtures::*;
 
 const LEASE_MS: u64 = 1_500;
 
-fn seat(n: u8) -> Seat {
+pub(crate) fn seat(n: u8) -> Seat {
     Seat {
         node: NodeId::from_random([n; 16]),
         name: format!("server {n}"),

@@ -17,6 +17,7 @@ use crate::fixtures::*;
 use crate::steps::step as step_of;
 
 mod copy;
+mod resume;
 
 const SESSIONS: u64 = 6;
 const RUNS: u64 = 24;

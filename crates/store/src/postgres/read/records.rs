@@ -240,16 +240,21 @@ pub(in super::super) async fn artifacts_named(reader: &Reader) -> Result<HashSet
     Ok(named)
 }
 
+/// Hashes and sizes of the contents of artifacts after `$1`, at most `$2`.
+pub(in super::super) const BLOB_PAGE: &str =
+    "SELECT content_hash, max(size_bytes) FROM (SELECT content_hash, size_bytes FROM artifacts
+       UNION ALL SELECT content_hash, size_bytes FROM inherited_artifacts) AS stored
+     WHERE content_hash IS NOT NULL AND size_bytes IS NOT NULL AND ($1::text IS NULL OR content_hash > $1)
+     GROUP BY content_hash ORDER BY content_hash LIMIT $2";
+
 pub(in super::super) async fn blob_page(
     reader: &Reader,
     after: Option<&str>,
     limit: usize,
 ) -> Result<Vec<(String, u64)>, StoreError> {
-    let sql = "SELECT content_hash, max(size_bytes) FROM (SELECT content_hash, size_bytes FROM artifacts
-                 UNION ALL SELECT content_hash, size_bytes FROM inherited_artifacts) AS stored
-               WHERE content_hash IS NOT NULL AND size_bytes IS NOT NULL AND ($1::text IS NULL OR content_hash > $1)
-               GROUP BY content_hash ORDER BY content_hash LIMIT $2";
-    all(&reader.rows(sql, &[&after, &sql_limit(limit)]).await?, |row| Ok((get(row, 0)?, get_u64(row, 1)?)))
+    all(&reader.rows(BLOB_PAGE, &[&after, &sql_limit(limit)]).await?, |row| {
+        Ok((get(row, 0)?, get_u64(row, 1)?))
+    })
 }
 
 pub(in super::super) async fn blob_loose(reader: &Reader, limit: usize) -> Result<Vec<String>, StoreError> {

@@ -19,8 +19,8 @@ macro_rules! binding_columns {
     };
 }
 
-/// Reads every binding.
-pub(in super::super) const ALL_BINDINGS: &str = concat!(binding_columns!(), "ORDER BY binding_id");
+/// Reads every binding, in any order.
+pub(in super::super) const ALL_BINDINGS: &str = concat!(binding_columns!(), "WHERE true");
 
 /// Lists bindings in the order of the unique index, of all adapters if `adapter` is `None`.
 pub(in super::super) fn bindings(

@@ -7,20 +7,24 @@ use rusqlite::{Connection, params};
 use super::super::columns::{Columns, Id};
 use super::query_all;
 
-macro_rules! select {
+macro_rules! select_unordered {
     ($where:literal) => {
         concat!(
             "SELECT delegation_id, parent_session_id, parent_run_id, child_session_id, child_run_id, mode, status, \
              objective, result_artifact_id, created_at_ms, completed_at_ms, request_json FROM delegations WHERE ",
-            $where,
-            " ORDER BY created_at_ms, delegation_id"
+            $where
         )
     };
 }
+macro_rules! select {
+    ($where:literal) => {
+        concat!(select_unordered!($where), " ORDER BY created_at_ms, delegation_id")
+    };
+}
 
-/// Reads every delegation, but those of sessions that are being deleted.
+/// Reads every delegation, but those of sessions that are being deleted, in any order.
 pub(in super::super) const ALL_DELEGATIONS: &str =
-    select!("parent_session_id IN (SELECT session_id FROM sessions WHERE status <> 'deleted')");
+    select_unordered!("parent_session_id IN (SELECT session_id FROM sessions WHERE status <> 'deleted')");
 
 pub(in super::super) fn delegations(
     connection: &Connection,
