@@ -10,9 +10,6 @@ self.onconnect = connection => {
     hub.unsubscribe(path, subscriptions.get(path));
     subscriptions.delete(path);
   };
-  const dropAll = () => { for (const path of [...subscriptions.keys()]) drop(path); };
-  // A tab that crashes, or that the browser discards while it is hidden, says nothing.
-  port.onclose = dropAll;
   port.onmessage = ({ data }) => {
     if (data.do === 'headers') hub.setHeaders(data.headers);
     if (data.do === 'wake') hub.wake();
@@ -22,7 +19,7 @@ self.onconnect = connection => {
       hub.subscribe(data.path, pass);
     }
     if (data.do === 'unsubscribe' && subscriptions.has(data.path)) drop(data.path);
-    if (data.do === 'close') dropAll();
+    if (data.do === 'close') for (const path of [...subscriptions.keys()]) drop(path);
     if (data.do === 'ping') port.postMessage({ kind: 'pong' });
   };
   port.start();
