@@ -155,11 +155,13 @@ const WARM_UP_ANSWERS = 12;
 const SHORT_ANSWERS = 300;
 
 /**
- * The heaps of the page and of its shared worker after forced collections, while answers stream for some minutes, and how much of
- * each is compiled code.
+ * The heaps of the page and of its shared worker after forced collections, while answers stream for some minutes: all of each, how
+ * much of it is compiled code, and how much the page's own objects, functions and strings take. The rest is V8's, such as its
+ * caches of numbers as text, which grow once.
  *
  * V8 compiles a function again for speed after some hundred calls. Twelve answers call the functions of a delta that often, and
- * the short answers those of the beginning and the end of an answer. Both beginnings are reported.
+ * the short answers those of the beginning and the end of an answer. Twelve more replace the short ones in what the page keeps of
+ * a session. Both beginnings are reported.
  */
 async function heap(minutes) {
   const { context, page, show } = await signedIn();
@@ -179,7 +181,7 @@ async function heap(minutes) {
   for (let i = 0; i < WARM_UP_ANSWERS; i++) await answer(long);
   const begun = await measure();
   for (let i = 0; i < SHORT_ANSWERS; i++) await answer('stream 5 every 1ms some words \nsay end');
-  for (let i = 0; i < WARM_UP_ANSWERS / 2; i++) await answer(long);
+  for (let i = 0; i < WARM_UP_ANSWERS; i++) await answer(long);
   const warm = await measure();
   const end = performance.now() + minutes * 60000;
   let answers = 0;
@@ -202,6 +204,7 @@ function reportHeaps(name, begun, warm, last) {
   for (const target of ['page', 'worker']) {
     row(target, heaps => heaps[target].all, 'MB');
     row(`${target}, without compiled code`, heaps => heaps[target].all - heaps[target].code, 'MB');
+    row(`${target}, its own objects, functions and strings`, heaps => heaps[target].own, 'MB');
   }
   row('nodes of the document', heaps => heaps.nodes);
   row('event listeners', heaps => heaps.listeners);
@@ -215,10 +218,10 @@ async function sizeOf(target) {
 
 async function heapOf(target) {
   await target.send('HeapProfiler.enable');
-  const code = await codeSize(target);
+  const parts = partsOf(await snapshotOf(target));
   const all = await sizeOf(target);
   await target.send('HeapProfiler.disable');
-  return { all, code };
+  return { all, ...parts };
 }
 
 /** A session of the protocol with the shared worker of the page, like that of `newCDPSession`. */
@@ -244,19 +247,37 @@ async function workerSession() {
   return target;
 }
 
-/** The size of compiled code in a heap, in megabytes: machine code, bytecode and what belongs to them. */
-async function codeSize(target) {
+async function snapshotOf(target) {
   const parts = [];
   const collect = ({ chunk }) => parts.push(chunk);
   target.on('HeapProfiler.addHeapSnapshotChunk', collect);
   await target.send('HeapProfiler.takeHeapSnapshot', { reportProgress: false });
   target.off('HeapProfiler.addHeapSnapshotChunk', collect);
-  const { snapshot: { meta }, nodes } = JSON.parse(parts.join(''));
-  const [type, size] = ['type', 'self_size'].map(field => meta.node_fields.indexOf(field));
-  const code = meta.node_types[type].indexOf('code');
-  let sum = 0;
-  for (let at = 0; at < nodes.length; at += meta.node_fields.length) if (nodes[at + type] === code) sum += nodes[at + size];
-  return sum / 1e6;
+  return JSON.parse(parts.join(''));
+}
+
+const OWN = new Set(['object', 'closure', 'array', 'string', 'concatenated string', 'sliced string', 'regexp', 'number', 'symbol', 'bigint']);
+
+/**
+ * The sizes of the parts of a heap, in megabytes: compiled code, which is machine code, bytecode and what belongs to them; and the
+ * page's own objects. Arrays that V8's list of roots refers to are caches of the engine.
+ */
+function partsOf({ snapshot: { meta }, nodes, edges, strings }) {
+  const [type, name, size, edgeCount] = ['type', 'name', 'self_size', 'edge_count'].map(field => meta.node_fields.indexOf(field));
+  const to = meta.edge_fields.indexOf('to_node');
+  const sums = { code: 0, own: 0 };
+  const roots = new Set();
+  for (let at = 0, edge = 0; at < nodes.length; at += meta.node_fields.length) {
+    const end = edge + nodes[at + edgeCount] * meta.edge_fields.length;
+    if (strings[nodes[at + name]] === '(Strong root list)') for (let i = edge; i < end; i += meta.edge_fields.length) roots.add(edges[i + to]);
+    edge = end;
+  }
+  for (let at = 0; at < nodes.length; at += meta.node_fields.length) {
+    const kind = meta.node_types[type][nodes[at + type]];
+    if (kind === 'code') sums.code += nodes[at + size] / 1e6;
+    else if (OWN.has(kind) && !roots.has(at)) sums.own += nodes[at + size] / 1e6;
+  }
+  return sums;
 }
 
 const wanted = process.argv.slice(2);
