@@ -6,6 +6,7 @@
 // The time of a frame is the time that its scripts, styles and layout took on the main thread: the union of those
 // stretches of the trace, from one frame to the next. Tasks are those of the main thread, whatever they do. Both are
 // also given in processor time of that thread, which other work on the machine does not lengthen.
+import { EventEmitter } from 'node:events';
 import { browser, client, SERVER_TOKEN, SERVER_URL, settled, signedIn } from '../../crates/http/tests/page/kit.mjs';
 
 const api = client(SERVER_URL, SERVER_TOKEN);
@@ -150,52 +151,133 @@ const MEASURES = {
   },
 };
 
-/** The heap after a forced collection, while answers stream for some minutes; and how much of it is compiled code. */
+const WARM_UP_ANSWERS = 12;
+const SHORT_ANSWERS = 300;
+
+/**
+ * The heaps of the page and of its shared worker after forced collections, while answers stream for some minutes: all of each, how
+ * much of it is compiled code, and how much the page's own objects, functions and strings take. The rest is V8's, such as its
+ * caches of numbers as text, which grow once.
+ *
+ * V8 compiles a function again for speed after some hundred calls. Twelve answers call the functions of a delta that often, and
+ * the short answers those of the beginning and the end of an answer. Twelve more replace the short ones in what the page keeps of
+ * a session. Both beginnings are reported.
+ */
 async function heap(minutes) {
   const { context, page, show } = await signedIn();
   const { sessionId } = await api('POST', '/v1/sessions', { title: 'Heap', new: true });
   await show(`/s/${sessionId}`);
-  const session = await context.newCDPSession(page);
-  await session.send('HeapProfiler.enable');
-  const used = async () => {
-    await session.send('HeapProfiler.collectGarbage');
-    return (await session.send('Runtime.getHeapUsage')).usedSize / 1e6;
-  };
-  const answer = () => api('POST', `/v1/sessions/${sessionId}/runs`, { prompt: 'stream 2000 every 5ms some words \nsay end' }, { Prefer: 'wait=60' });
-  // The first answers fill the part of a session that is kept, and V8 compiles the functions that they use.
-  for (let i = 0; i < WARM_UP_ANSWERS; i++) await answer();
   await settled(page);
-  const first = { all: await used(), code: await codeSize(session) };
+  const targets = { page: await context.newCDPSession(page), worker: await workerSession() };
+  const answer = prompt => api('POST', `/v1/sessions/${sessionId}/runs`, { prompt }, { Prefer: 'wait=60' });
+  const long = 'stream 2000 every 5ms some words \nsay end';
+  const measure = async () => {
+    await settled(page);
+    const heaps = {};
+    for (const [name, target] of Object.entries(targets)) heaps[name] = await heapOf(target);
+    const { nodes, jsEventListeners } = await targets.page.send('Memory.getDOMCounters');
+    return { ...heaps, nodes, listeners: jsEventListeners };
+  };
+  for (let i = 0; i < WARM_UP_ANSWERS; i++) await answer(long);
+  const begun = await measure();
+  for (let i = 0; i < SHORT_ANSWERS; i++) await answer('stream 5 every 1ms some words \nsay end');
+  for (let i = 0; i < WARM_UP_ANSWERS; i++) await answer(long);
+  const warm = await measure();
   const end = performance.now() + minutes * 60000;
   let answers = 0;
   while (performance.now() < end) {
-    await answer();
+    await answer(long);
     answers++;
-    if (answers % 6 === 0) console.log(`  after ${answers} answers: ${(await used()).toFixed(2)} MB`);
+    if (answers % 6 === 0) console.log(`  after ${answers} answers: ${(await sizeOf(targets.page)).toFixed(2)} MB, worker ${(await sizeOf(targets.worker)).toFixed(2)} MB`);
   }
-  await settled(page);
-  const last = { all: await used(), code: await codeSize(session) };
-  const growth = (now, before) => `${(100 * (now / before - 1)).toFixed(1)} %`;
-  console.log(`| heap over ${minutes} minutes, ${answers} answers of 2,000 deltas | | ${first.all.toFixed(2)} MB | ${last.all.toFixed(2)} MB | ${growth(last.all, first.all)} | | |`);
-  console.log(`| the same without compiled code | | ${(first.all - first.code).toFixed(2)} MB | ${(last.all - last.code).toFixed(2)} MB | ${growth(last.all - last.code, first.all - first.code)} | | |`);
+  reportHeaps(`${minutes} minutes, ${answers} answers of 2,000 deltas`, begun, warm, await measure());
   await context.close();
 }
 
-const WARM_UP_ANSWERS = 12;
+function reportHeaps(name, begun, warm, last) {
+  const percent = (now, before) => `${now < before ? '' : '+'}${(100 * (now / before - 1)).toFixed(1)} %`;
+  console.log(`\n| heap over ${name} | after ${WARM_UP_ANSWERS} answers | and ${SHORT_ANSWERS} short ones | at the end | growth | since ${WARM_UP_ANSWERS} answers |\n|---|---|---|---|---|---|`);
+  const row = (label, of, unit) => {
+    const [a, b, c] = [begun, warm, last].map(of);
+    console.log(`| ${label} | ${[a, b, c].map(value => (unit ? `${value.toFixed(2)} ${unit}` : value)).join(' | ')} | ${percent(c, b)} | ${percent(c, a)} |`);
+  };
+  for (const target of ['page', 'worker']) {
+    row(target, heaps => heaps[target].all, 'MB');
+    row(`${target}, without compiled code`, heaps => heaps[target].all - heaps[target].code, 'MB');
+    row(`${target}, its own objects, functions and strings`, heaps => heaps[target].own, 'MB');
+  }
+  row('nodes of the document', heaps => heaps.nodes);
+  row('event listeners', heaps => heaps.listeners);
+}
 
-/** The size of compiled code in the heap, in megabytes: machine code, bytecode and what belongs to them. */
-async function codeSize(session) {
+/** The size of a heap after a forced collection, in megabytes. */
+async function sizeOf(target) {
+  await target.send('HeapProfiler.collectGarbage');
+  return (await target.send('Runtime.getHeapUsage')).usedSize / 1e6;
+}
+
+async function heapOf(target) {
+  await target.send('HeapProfiler.enable');
+  const parts = partsOf(await snapshotOf(target));
+  const all = await sizeOf(target);
+  await target.send('HeapProfiler.disable');
+  return { all, ...parts };
+}
+
+/** A session of the protocol with the shared worker of the page, like that of `newCDPSession`. */
+async function workerSession() {
+  const session = await browser.newBrowserCDPSession();
+  const { targetInfos } = await session.send('Target.getTargets');
+  const { targetId } = targetInfos.find(target => target.type === 'shared_worker');
+  const { sessionId } = await session.send('Target.attachToTarget', { targetId, flatten: false });
+  const target = new EventEmitter();
+  const waiting = new Map();
+  let no = 0;
+  session.on('Target.receivedMessageFromTarget', ({ message }) => {
+    const { id, method, params, result, error } = JSON.parse(message);
+    if (method) target.emit(method, params);
+    else if (error) waiting.get(id).reject(new Error(error.message));
+    else waiting.get(id).resolve(result);
+    waiting.delete(id);
+  });
+  target.send = (method, params = {}) => new Promise((resolve, reject) => {
+    waiting.set(++no, { resolve, reject });
+    session.send('Target.sendMessageToTarget', { sessionId, message: JSON.stringify({ id: no, method, params }) }).catch(reject);
+  });
+  return target;
+}
+
+async function snapshotOf(target) {
   const parts = [];
   const collect = ({ chunk }) => parts.push(chunk);
-  session.on('HeapProfiler.addHeapSnapshotChunk', collect);
-  await session.send('HeapProfiler.takeHeapSnapshot', { reportProgress: false });
-  session.off('HeapProfiler.addHeapSnapshotChunk', collect);
-  const { snapshot: { meta }, nodes } = JSON.parse(parts.join(''));
-  const [type, size] = ['type', 'self_size'].map(field => meta.node_fields.indexOf(field));
-  const code = meta.node_types[type].indexOf('code');
-  let sum = 0;
-  for (let at = 0; at < nodes.length; at += meta.node_fields.length) if (nodes[at + type] === code) sum += nodes[at + size];
-  return sum / 1e6;
+  target.on('HeapProfiler.addHeapSnapshotChunk', collect);
+  await target.send('HeapProfiler.takeHeapSnapshot', { reportProgress: false });
+  target.off('HeapProfiler.addHeapSnapshotChunk', collect);
+  return JSON.parse(parts.join(''));
+}
+
+const OWN = new Set(['object', 'closure', 'array', 'string', 'concatenated string', 'sliced string', 'regexp', 'number', 'symbol', 'bigint']);
+
+/**
+ * The sizes of the parts of a heap, in megabytes: compiled code, which is machine code, bytecode and what belongs to them; and the
+ * page's own objects. Arrays that V8's list of roots refers to are caches of the engine.
+ */
+function partsOf({ snapshot: { meta }, nodes, edges, strings }) {
+  const [type, name, size, edgeCount] = ['type', 'name', 'self_size', 'edge_count'].map(field => meta.node_fields.indexOf(field));
+  const to = meta.edge_fields.indexOf('to_node');
+  const sums = { code: 0, own: 0 };
+  const roots = new Set();
+  for (let at = 0, edge = 0; at < nodes.length; at += meta.node_fields.length) {
+    const end = edge + nodes[at + edgeCount] * meta.edge_fields.length;
+    if (strings[nodes[at + name]] === '(Strong root list)') for (let i = edge; i < end; i += meta.edge_fields.length) roots.add(edges[i + to]);
+    edge = end;
+  }
+  for (let at = 0; at < nodes.length; at += meta.node_fields.length) {
+    const kind = meta.node_types[type][nodes[at + type]];
+    if (kind === 'code') sums.code += nodes[at + size] / 1e6;
+    else if (OWN.has(kind) && !roots.has(at)) sums.own += nodes[at + size] / 1e6;
+  }
+  return sums;
 }
 
 const wanted = process.argv.slice(2);

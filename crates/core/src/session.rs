@@ -146,17 +146,21 @@ pub enum TitleSource {
 }
 names!(TitleSource { Manual => "manual", Agent => "agent", Heuristic => "heuristic" });
 
-/// Derives a title from `text`: at most 50 characters, cut at the end of a word. `None` if the text is blank.
+/// Derives a title from `text`: at most 50 characters. A longer text is cut at the end of a word and ends with `…`. `None`
+/// if the text is blank.
 pub fn title_of(text: &str) -> Option<String> {
     const MAX_CHARS: usize = 50;
     let text: String = text.chars().map(|char| if char.is_control() { ' ' } else { char }).collect();
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let Some((cut, next)) = line.char_indices().nth(MAX_CHARS) else {
+    if line.chars().count() <= MAX_CHARS {
         return Some(line).filter(|line| !line.is_empty());
-    };
+    }
+    // One character is the ellipsis.
+    let (cut, next) = line.char_indices().nth(MAX_CHARS - 1)?;
     let fits = &line[..cut];
     let end = if next == ' ' { cut } else { fits.rfind(' ').unwrap_or(cut) };
-    Some(fits[..end].to_owned())
+    let words = fits[..end].trim_end_matches([' ', ',', ';', ':', '.', '-', '–', '—']);
+    Some(format!("{}…", if words.is_empty() { fits } else { words }))
 }
 
 impl Session {
@@ -450,21 +454,32 @@ mod tests {
 
     #[test]
     fn a_title_is_made_of_the_first_words() {
-        let word = "x".repeat(60);
+        let (word, dots) = ("x".repeat(60), ".".repeat(60));
+        let (cut_word, cut_dots) = (format!("{}…", &word[..49]), format!("{}…", &dots[..49]));
         for (text, title) in [
             ("  hello\n\tthere ", Some("hello there")),
             (" \n\u{7} ", None),
             ("", None),
             (
                 "one two three four five six seven eight nine ten eleven",
-                Some("one two three four five six seven eight nine ten"),
+                Some("one two three four five six seven eight nine ten…"),
             ),
-            // The fiftieth character ends a word.
+            // A text of fifty characters fits.
             (
-                "aaaaaaaaa bbbbbbbbb ccccccccc ddddddddd eeeeeeeeee f",
+                "aaaaaaaaa bbbbbbbbb ccccccccc ddddddddd eeeeeeeeee",
                 Some("aaaaaaaaa bbbbbbbbb ccccccccc ddddddddd eeeeeeeeee"),
             ),
-            (&word, Some(&word[..50])),
+            // The forty-ninth character ends a word.
+            (
+                "aaaaaaaaa bbbbbbbbb ccccccccc ddddddddd eeeeeeeee f",
+                Some("aaaaaaaaa bbbbbbbbb ccccccccc ddddddddd eeeeeeeee…"),
+            ),
+            (
+                "Mend the parser that overflows when it is nested, then the lexer",
+                Some("Mend the parser that overflows when it is nested…"),
+            ),
+            (&word, Some(&cut_word)),
+            (&dots, Some(&cut_dots)),
         ] {
             assert_eq!(title_of(text).as_deref(), title, "{text:?}");
             assert!(title.is_none_or(|title| title.chars().count() <= 50));

@@ -50,7 +50,7 @@ function Agent({ a, models, logins, reload }) {
     <dl class="facts small">
       <div><dt>Open runs</dt><dd>${working}</dd></div>
       <div><dt>Sandbox</dt><dd>${a.sandbox ? `${a.sandbox.profile.replace('_', ' ')}, ${a.sandbox.enforcement === 'landlock' ? 'enforced by Landlock' : 'not enforced'}` : 'runs inside mainspring'}</dd></div>
-      <div><dt>Processes</dt><dd>${a.supervision ? (a.supervision === 'tree' ? 'whole tree ends with it' : 'process group ends with it') : 'none of its own'}</dd></div>
+      <div><dt>Processes</dt><dd>${a.supervision ? (a.supervision === 'tree' ? 'all end with it' : 'its process group ends with it') : 'none of its own'}</dd></div>
       <div><dt>After a restart</dt><dd>${RESTART[a.restartBehavior] || a.restartBehavior}</dd></div>
       <div><dt>Usage</dt><dd>${{ live: 'reported as it happens', at_end: 'reported at the end', never: 'unknown' }[a.usageReports]}</dd></div>
     </dl>
@@ -60,4 +60,4 @@ function Agent({ a, models, logins, reload }) {
   </article>`;
 }
 
-const RESTART = { native_bindings_survive: 'its sessions survive', process_local_bindings_stale: 'its sessions start anew', attempts_orphaned: 'its runs are orphaned', resumes_from_messages: 'goes on from its messages' };
+const RESTART = { native_bindings_survive: 'its sessions survive', process_local_bindings_stale: 'its sessions start anew', attempts_orphaned: 'its runs end as orphaned', resumes_from_messages: 'goes on from its messages' };

@@ -32,7 +32,7 @@ export function Changes({ conversation }) {
   if (value.state !== 'recorded' && !open.diffs.length) {
     const unknown = value.state === 'unknown' || open.calls > 0;
     return html`<div class="view"><${Empty} title=${unknown ? 'Changes unknown' : 'No changes'}>
-      <p>${unknown ? 'The agent called tools, and none of them recorded a change of a file. Whether they changed files is unknown.' : 'No tool has been called on this path.'}</p></${Empty}></div>`;
+      <p>${unknown ? 'The agent called tools, and none of them recorded a change of a file. Whether they changed files is unknown.' : 'The agent has not called a tool.'}</p></${Empty}></div>`;
   }
   const comments = draft.comments.value;
   const base = folderOf(conversation);
@@ -47,7 +47,7 @@ export function Changes({ conversation }) {
     ${open.diffs.length > 0 && html`<section class="turn open"><h2><a href=${`#/r/${run.runId}`}>The present turn</a> <${Status} status=${run.status} /></h2>
       ${open.diffs.map((diff, i) => html`<${Diff} key=${i} base=${base} diff=${diff} onComment=${on(diff.path)} comments=${comments.filter(c => c.path === diff.path)} />`)}</section>`}
     ${inAll ? value.files.map(file => html`<${Diff} key=${file.path} base=${base} diff=${file} onComment=${on(file.path)} comments=${comments.filter(c => c.path === file.path)} />`)
-      : value.turns.map(turn => html`<section key=${turn.runId} class="turn"><h2><a href=${`#/r/${turn.runId}`}>${timeOfDay(turn.atMs)}</a> <span>${(turn.prompt || 'A run').slice(0, 120)}</span></h2>
+      : value.turns.map(turn => html`<section key=${turn.runId} class="turn"><h2><a href=${`#/r/${turn.runId}`}>${timeOfDay(turn.atMs)}</a> <span>${(turn.prompt || 'A run').slice(0, 300)}</span></h2>
         ${turn.changes.map((diff, i) => html`<${Diff} key=${i} base=${base} diff=${diff} onComment=${on(diff.path)} comments=${comments.filter(c => c.path === diff.path)} />`)}</section>`)}
   </div>`;
 }

@@ -1,27 +1,42 @@
 // Markdown as elements. The text is not trusted: marked splits it into tokens, and each token becomes an element of a known
 // kind with text as text. No HTML is parsed, so nothing in the text can become markup, and there is nothing to sanitize.
-import { Lexer } from '../vendor/marked.js';
+import { Lexer, Tokenizer } from '../vendor/marked.js';
 
-// Deeper than this, what is nested in each other is shown as its text.
-const MAX_DEPTH = 40;
+// Marks that are nested deeper than this are shown as text.
+const MAX_DEPTH = 20;
+// The characters that the search for the ends of emphasis may read. marked reads the rest of a paragraph for each `*`: thousands
+// of them in one text would take seconds. After that, a word from its first `*` or `_` on is text.
+const MAX_SCANNED_CHARS = 1e6;
+
+/** Bounds the time that marked takes for a hostile text. */
+class BoundedTokenizer extends Tokenizer {
+  depth = 0;
+  scanned = 0;
+
+  emStrong(source, ...rest) {
+    const word = /^[*_]\S*/.exec(source)?.[0];
+    if (!word) return undefined;
+    if (this.scanned > MAX_SCANNED_CHARS) return { type: 'text', raw: word, text: word };
+    this.scanned += source.length;
+    return this.nested('emStrong', source, ...rest);
+  }
+
+  nested(kind, ...rest) {
+    if (this.depth >= MAX_DEPTH) return undefined;
+    this.depth++;
+    try {
+      return Tokenizer.prototype[kind].apply(this, rest);
+    } finally {
+      this.depth--;
+    }
+  }
+}
+for (const kind of ['blockquote', 'del', 'link', 'list', 'reflink']) BoundedTokenizer.prototype[kind] = function bounded(...rest) { return this.nested(kind, ...rest); };
 
 /** The elements of a text. HTML within it is text; a picture is a link to it. */
 export function fragment(text) {
-  const nodes = document.createDocumentFragment();
-  let tokens;
-  try {
-    tokens = Lexer.lex(text, OPTIONS);
-  } catch (error) {
-    // Thousands of blocks in each other exhaust the stack of the parser.
-    if (!(error instanceof RangeError)) throw error;
-    nodes.append(element('p', text));
-    return nodes;
-  }
-  appendAll(nodes, tokens, 0);
-  return nodes;
+  return appendAll(document.createDocumentFragment(), Lexer.lex(text, { gfm: true, breaks: false, tokenizer: new BoundedTokenizer() }));
 }
-
-const OPTIONS = { gfm: true, breaks: false };
 
 function element(tag, ...children) {
   const made = document.createElement(tag);
@@ -29,33 +44,33 @@ function element(tag, ...children) {
   return made;
 }
 
-function appendAll(parent, tokens, depth) {
+function appendAll(parent, tokens) {
   for (const token of tokens) {
-    const node = depth > MAX_DEPTH ? token.raw : nodeOf(token, depth + 1);
+    const node = nodeOf(token);
     if (node !== undefined) parent.append(node);
   }
   return parent;
 }
 
-const within = (tag, token, depth) => appendAll(document.createElement(tag), token.tokens, depth);
+const within = (tag, token) => appendAll(document.createElement(tag), token.tokens);
 
 /** The element or the text of a token; undefined for one that shows nothing. */
-function nodeOf(token, depth) {
+function nodeOf(token) {
   switch (token.type) {
     case 'space': case 'def': return undefined;
-    case 'paragraph': return within('p', token, depth);
-    case 'heading': return within(`h${token.depth}`, token, depth);
-    case 'strong': case 'em': case 'del': case 'blockquote': return within(token.type, token, depth);
+    case 'paragraph': return within('p', token);
+    case 'heading': return within(`h${token.depth}`, token);
+    case 'strong': case 'em': case 'del': case 'blockquote': return within(token.type, token);
     case 'codespan': return element('code', token.text);
     case 'code': return codeOf(token);
     case 'br': case 'hr': return element(token.type);
-    case 'list': return listOf(token, depth);
+    case 'list': return listOf(token);
     case 'checkbox': return checkboxOf(token);
-    case 'table': return tableOf(token, depth);
-    case 'link': return linkOf(token, appendAll(document.createDocumentFragment(), token.tokens, depth));
+    case 'table': return tableOf(token);
+    case 'link': return linkOf(token, appendAll(document.createDocumentFragment(), token.tokens));
     case 'image': return linkOf(token, decoded(token.text || token.href));
     case 'html': case 'escape': return token.text;
-    case 'text': return token.tokens ? appendAll(document.createDocumentFragment(), token.tokens, depth) : decoded(token.text);
+    case 'text': return token.tokens ? appendAll(document.createDocumentFragment(), token.tokens) : decoded(token.text);
     default: return token.raw;
   }
 }
@@ -66,8 +81,8 @@ function codeOf({ text }) {
   return pre;
 }
 
-function listOf({ ordered, start, items }, depth) {
-  const list = element(ordered ? 'ol' : 'ul', ...items.map(item => within('li', item, depth)));
+function listOf({ ordered, start, items }) {
+  const list = element(ordered ? 'ol' : 'ul', ...items.map(item => within('li', item)));
   if (ordered && start !== 1) list.start = start;
   return list;
 }
@@ -80,9 +95,9 @@ function checkboxOf({ checked }) {
   return both;
 }
 
-function tableOf({ header, rows }, depth) {
+function tableOf({ header, rows }) {
   const rowOf = (cells, tag) => element('tr', ...cells.map(cell => {
-    const made = within(tag, cell, depth);
+    const made = within(tag, cell);
     if (cell.align) made.align = cell.align;
     return made;
   }));

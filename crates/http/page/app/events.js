@@ -4,7 +4,7 @@ import { cost, decider, duration, statusText } from './format.js';
 const TEXTS = {
   'session.created': () => 'The session was created',
   'session.updated': p => `${p.changed.replace('_', ' ')} of the session changed`,
-  'run.queued': p => (p.retryReason ? `Queued again after ${p.retryReason}` : `Accepted, for the agent ${p.adapter}`),
+  'run.queued': p => (p.retryReason ? `Queued again after ${p.retryReason}` : `Accepted for the agent ${p.adapter}`),
   'run.merged': () => 'Joined another run',
   'run.starting': () => 'Assigned to a worker',
   'run.running': () => 'The agent works',
@@ -24,7 +24,7 @@ const TEXTS = {
   'attempt.failed': p => `The attempt ${statusText(p.status).toLowerCase()}: ${p.error?.message}`,
   'attempt.cancel_dispatch': p => (p.dispatched ? `The agent was told to stop${p.acknowledged ? ' and acknowledged' : ''}` : 'The agent could not be told to stop'),
   'attempt.cancelled': p => `The agent stopped (${p.proof})`,
-  'message.completed': p => (p.message.role === 'user' ? 'Prompt or results recorded' : 'Answer recorded'),
+  'message.completed': p => (p.message.role !== 'user' ? 'Answer recorded' : p.message.content.some(b => b.type === 'tool_result') ? 'Results of tools recorded' : 'Prompt recorded'),
   'progress.updated': p => p.text,
   'tool.started': p => `${p.name} started`,
   'tool.completed': p => `${p.name} finished${p.durationMs != null ? ` after ${duration(p.durationMs)}` : ''}`,

@@ -135,4 +135,12 @@ export const textOf = message =>
 /** A line of markdown without its marks. Names such as `deep_input` stay as they are. */
 export const unmarked = line => line.replace(/^[\s#>*-]+ |\*\*|`/g, '').trim();
 
-export const lastLine = text => unmarked((text || '').trimEnd().split('\n').at(-1));
+const LINE_CHARS = 200;
+
+/** The last line of a text, as a card shows it. The copy keeps a part of a long text from holding the whole of it in memory. */
+export function lastLine(text) {
+  const trimmed = (text || '').trimEnd();
+  const from = trimmed.lastIndexOf('\n') + 1;
+  const line = structuredClone(trimmed.slice(from, from + LINE_CHARS));
+  return unmarked(trimmed.length - from > LINE_CHARS ? `${line}…` : line);
+}

@@ -4,7 +4,7 @@ import { html, useRef, useLayoutEffect } from './h.js';
 import { Flow, GrowingCode } from './flow.js';
 
 // A message longer than this is made in pieces, so that no piece blocks the page.
-const PIECE = 12000;
+const PIECE = 8000;
 // When the unfinished part of a paragraph is longer than twice this, its first part of this length is rendered for good.
 const LONG_TAIL = 800;
 

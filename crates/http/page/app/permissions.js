@@ -12,7 +12,7 @@ const titleIn = id => titleOf(sessions.value.get(id)?.session || { sessionId: id
 export function Grants() {
   const [all, setAll] = useState(false);
   const { value, error, reload } = useLoad(() => api.grants({ limit: LISTED, ...(all ? { all } : {}) }), [all]);
-  return html`<section class="grants"><h2>Grants <span class="segments" role="group" aria-label="Which grants"><button aria-pressed=${!all} onClick=${() => setAll(false)}>In force</button><button aria-pressed=${all} onClick=${() => setAll(true)}>Also of the past</button></span></h2>
+  return html`<section class="grants"><h2>Grants <span class="segments" role="group" aria-label="Which grants"><button aria-pressed=${!all} onClick=${() => setAll(false)}>In force</button><button aria-pressed=${all} onClick=${() => setAll(true)}>All</button></span></h2>
     ${error && html`<${Problem} error=${error} />`}
     ${value && (value.items.length ? html`<ul class="list">${value.items.map(g => html`<${Grant} key=${g.grantId} grant=${g} onChange=${reload} />`)}</ul>` : html`<p class="note">${all ? 'Nothing was ever allowed or denied in advance.' : 'Nothing is allowed in advance.'}</p>`)}
     ${value?.next && html`<p class="note">These are the latest ${LISTED}.</p>`}</section>`;
@@ -37,7 +37,7 @@ const TONE = { allowed: 'good', denied: 'bad' };
 export function Approvals() {
   const [open, setOpen] = useState(false);
   const { value, error } = useLoad(() => (open ? pastApprovals(LISTED) : Promise.resolve(null)), [open]);
-  return html`<section class="approvals"><details onToggle=${e => setOpen(e.target.open)}><summary><h2>Approvals of the past</h2></summary>${error && html`<${Problem} error=${error} />`}${open && !value && !error && html`<${Loading} />`}
+  return html`<section class="approvals"><details onToggle=${e => setOpen(e.target.open)}><summary><h2>Past approvals</h2></summary>${error && html`<${Problem} error=${error} />`}${open && !value && !error && html`<${Loading} />`}
     ${value && !value.length && html`<p class="note">No approval has been decided yet.</p>`}
     <ul class="list">${(value || []).map(({ ended: e, question }) => html`<li key=${e.eventId}><span class=${`status ${TONE[e.payload.decision] || 'still'}`}><i class="dot" aria-hidden="true"></i>${e.payload.decision}</span><span class="grow">${question || shortId(e.payload.waitId)}${e.payload.reason ? html` <span class="muted">“${e.payload.reason}”</span>` : ''}</span>
       <a href=${`#/s/${e.sessionId}`}>${titleIn(e.sessionId)}</a><span class="muted">by ${decider(e.payload.decidedBy)}</span><a href=${`#/r/${e.runId}`}>Run</a><${Age} ms=${e.timestampMs} /></li>`)}</ul></details></section>`;

@@ -91,12 +91,25 @@ theme.subscribe(value => { document.documentElement.dataset.theme = value; });
 
 // ---- sessions -----------------------------------------------------------
 
+// The cards that a page keeps that is open for days. The board reads at most 800 when it is opened.
+const MOST_CARDS = 1000;
+
 function put(id, change) {
   const all = new Map(sessions.value);
   const card = all.get(id);
   if (change === null) all.delete(id);
   else all.set(id, { ...card, ...(typeof change === 'function' ? change(card) : change) });
+  if (all.size > MOST_CARDS) dropOldest(all);
   sessions.value = all;
+}
+
+/** Drops the card of the ended session that was active longest ago. */
+function dropOldest(cards) {
+  let oldest = null;
+  for (const { session, run } of cards.values()) {
+    if (!isLive(run?.status) && !session.pinned && !(oldest?.lastActivityAtMs <= session.lastActivityAtMs)) oldest = session;
+  }
+  cards.delete(oldest?.sessionId);
 }
 
 /** An item of `view=cards`: its run is the active one, or else the latest. */

@@ -19,7 +19,7 @@ export function Webhooks() {
   const [made, setMade] = useState(null);
   const created = webhook => { setMaking(false); setMade(webhook); reload(); };
   return html`<section class="webhooks" aria-label="Webhooks"><h2>Webhooks ${mayWrite.value && html`<button onClick=${() => setMaking(true)}><${Icon} name="plus" />New webhook</button>`}</h2>
-    <p class="note">Each event of your sessions is posted, signed, to the address, and again until it is accepted.</p>
+    <p class="note">Events of your sessions are sent to the address, signed, and sent again until they are accepted.</p>
     ${error && html`<${Problem} error=${error} />`}
     ${value && (value.items.length ? html`<ul class="list">${value.items.map(hook => html`<${Webhook} key=${hook.webhookId} hook=${hook} onChange=${reload} />`)}</ul>` : html`<p class="note">No webhooks.</p>`)}
     ${making && html`<${NewWebhook} onCreated=${created} onClose=${() => setMaking(false)} />`}

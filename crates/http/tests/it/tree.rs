@@ -177,6 +177,6 @@ async fn sessions_are_started_pinned_and_renamed() {
     let pinned = listed("pinned=true").await;
     assert_eq!((pinned.as_array().unwrap().len(), &pinned[0]["key"]), (1, &json!("a")));
     let others = listed("pinned=false").await;
-    assert_eq!(others[0]["title"], "say a first prompt that is rather longer than");
+    assert_eq!(others[0]["title"], "say a first prompt that is rather longer than…");
     assert_eq!(others[0]["titleSource"], "heuristic");
 }

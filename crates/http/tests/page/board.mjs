@@ -8,6 +8,21 @@ import { api, client, run, settled, signedIn, textIn, until, withServer } from '
 const cardOf = (page, title) => page.locator('.card', { has: page.locator('.title', { hasText: title }) });
 
 export default {
+  async 'a page that is open for days keeps a bounded number of cards, and lines that are copies'({ page, show }) {
+    await show('/');
+    await settled(page);
+    const kept = await page.evaluate(async () => {
+      const { putCard, sessions, lineOf } = await import('/app/store.js');
+      for (let i = 0; i < 1200; i++) putCard(`old-${i}`, { session: { sessionId: `old-${i}`, lastActivityAtMs: i, pinned: i === 0 }, run: { status: i === 1 ? 'running' : 'succeeded' } });
+      const ids = [...sessions.value.keys()].filter(id => id.startsWith('old-'));
+      const line = text => lineOf({ type: 'message.completed', payload: { message: { role: 'assistant', content: [{ type: 'text', text }] } } }).text;
+      return { all: sessions.value.size, ids, long: line(`first\n${'x'.repeat(5000)}\n`), short: line('one\n**two**\n') };
+    });
+    assert.ok(kept.all <= 1000, String(kept.all));
+    assert.deepEqual([...kept.ids.slice(0, 2), kept.ids.at(-1)], ['old-0', 'old-1', 'old-1199']);
+    assert.ok(!kept.ids.includes('old-2'));
+    assert.deepEqual([kept.long, kept.short], [`${'x'.repeat(200)}…`, 'two']);
+  },
   async 'a card shows its last line without marks, and says that it is a fork'({ page, show }) {
     const title = `Marked at ${Date.now()}`;
     const { sessionId } = await run('say **Two** files: `deep_input` passes', title);

@@ -73,7 +73,7 @@ export default {
     await grant.first().waitFor();
     await grant.first().getByRole('button', { name: 'Revoke' }).click();
     await grant.getByRole('button', { name: 'Revoke' }).waitFor({ state: 'detached' });
-    await page.click('.grants button:has-text("Also of the past")');
+    await page.click('.grants button:has-text("All")');
     await page.waitForFunction(() => [...document.querySelectorAll('.grants li.dim')].some(e => /Grant me.*revoked/s.test(e.textContent)));
     await page.click('.approvals summary');
     await page.waitForFunction(() => [...document.querySelectorAll('.approvals li')].some(e => /allowed.*granted\.md.*Grant me/s.test(e.textContent)));

@@ -44,6 +44,34 @@ export default {
       await page.waitForSelector('.strip');
     }
   },
+  async 'thousands of marks of emphasis take a bounded number of steps'({ page, show }) {
+    await show('/');
+    await settled(page);
+    const texts = [['*a ', ' b*'], ['**a* ', ''], ['_*a ', ''], ['*_', ''], ['*a **b ', ' c** d*'], ['~~a ', ' b~~']].map(([open, close]) => open.repeat(1300) + close.repeat(1300));
+    const made = await page.evaluate(async all => {
+      const [{ fragment }, { Tokenizer }] = await Promise.all([import('/app/elements.js'), import('/vendor/marked.js')]);
+      let scanned = 0;
+      const { emStrong } = Tokenizer.prototype;
+      Tokenizer.prototype.emStrong = function counted(source, ...rest) {
+        if (/^[*_]/.test(source)) scanned += source.length;
+        return emStrong.call(this, source, ...rest);
+      };
+      const depthOf = node => 1 + Math.max(0, ...[...node.children].map(depthOf));
+      const answers = all.map(text => {
+        scanned = 0;
+        const nodes = fragment(text);
+        return { scanned, depth: depthOf(nodes), letters: nodes.textContent.replace(/[^a-z]/g, '').length };
+      });
+      Tokenizer.prototype.emStrong = emStrong;
+      return answers;
+    }, texts);
+    for (const [i, { scanned, depth, letters }] of made.entries()) {
+      const text = texts[i];
+      assert.ok(scanned < 1.1e6, `${text.slice(0, 12)}: ${scanned} characters scanned`);
+      assert.ok(depth < 25, `${text.slice(0, 12)}: ${depth} elements deep`);
+      assert.equal(letters, text.replace(/[^a-z]/g, '').length, text.slice(0, 12));
+    }
+  },
   async 'an artifact with a hostile name is listed and previewed as text'({ page, show }) {
     const { runId, sessionId } = await run('say has an artifact', 'Artifact');
     const name = `${ATTACK}.txt`;

@@ -183,7 +183,7 @@ pub enum Record {
     },
     /// A title for the session. Ignored if a person has set one.
     Title {
-        /// The title; at most 50 characters are used.
+        /// The title; a longer one is cut to 50 characters.
         title: String,
     },
     /// Tokens and cost that were used.

@@ -566,7 +566,7 @@ async fn a_session_is_titled_after_its_first_turn_unless_a_user_titled_it() {
         world.play("a", "fail for good").await;
         assert_eq!(title(&world, "a").await, None, "that turn was not completed");
         world.play("a", "say hello to the many people of the world, one by one, and then rest").await;
-        let named = "say hello to the many people of the world, one by";
+        let named = "say hello to the many people of the world, one by…";
         assert_eq!(title(&world, "a").await.as_deref(), Some(named));
         world.play("a", "say something else").await;
         assert_eq!(title(&world, "a").await.as_deref(), Some(named), "{}", world.disk.name);
