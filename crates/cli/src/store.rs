@@ -169,7 +169,7 @@ async fn discard(context: &Context<'_>, target: CopySide) -> Result<Exit, CliErr
     match context.output.json {
         true => context.output.print_json(&serde_json::json!({ "discarded": records }))?,
         false => {
-            context.output.print_line(format_args!("{GREEN}removed{GREEN:#} a copy of {records} records"))?
+            context.output.print_line(format_args!("{GREEN}removed{GREEN:#} a copy of {records} records"))?;
         }
     }
     Ok(Exit::Done)

@@ -126,14 +126,15 @@ pub enum OwnerPool {
     QueuedPrompts = 1,
 }
 
-/// The part of a block of `limit` that a server keeps of the `held` part, of which it uses `used`, while `wanting` other
-/// servers want more than they have. If there is less than one for each, a server passes on what it has after each use.
-pub fn kept_block(limit: usize, held: usize, used: usize, wanting: usize) -> usize {
+/// The part that a server keeps of the part `held` of a limit, of which it uses `used` and would use `wanted`, while
+/// `wanting` other servers want more than they have. If there is less than one for each, a server passes on what it has
+/// after each use.
+pub fn kept_block(limit: usize, held: usize, (used, wanted): (usize, usize), wanting: usize) -> usize {
     let servers = wanting + 1;
     match wanting {
         0 => held,
         _ if limit < servers => held.min(used),
-        _ => held.min(used.max(limit.div_ceil(servers))),
+        _ => held.min(used.max(limit.div_ceil(servers).min(wanted))),
     }
 }
 
@@ -188,16 +189,15 @@ mod tests {
 
     #[test]
     fn a_server_keeps_what_it_uses_of_its_block_and_its_part_of_the_limit() {
-        assert_eq!(kept_block(10, 10, 0, 0), 10, "nobody else wants it");
-        assert_eq!(kept_block(10, 10, 0, 1), 5);
-        assert_eq!(kept_block(10, 10, 8, 1), 8, "runs are not stopped");
-        assert_eq!(kept_block(3, 3, 0, 1), 2);
-        assert_eq!(kept_block(10, 2, 1, 4), 2, "it has no more than its part");
-        assert_eq!(
-            (kept_block(2, 1, 1, 2), kept_block(2, 1, 0, 2)),
-            (1, 0),
-            "it is passed on after each run"
-        );
+        assert_eq!(kept_block(10, 10, (0, 0), 0), 10, "nobody else wants it");
+        assert_eq!(kept_block(10, 10, (0, 0), 1), 0, "it does not want it itself");
+        assert_eq!(kept_block(10, 10, (2, 3), 1), 3);
+        assert_eq!(kept_block(10, 10, (0, 99), 1), 5);
+        assert_eq!(kept_block(10, 10, (8, 99), 1), 8, "runs are not stopped");
+        assert_eq!(kept_block(3, 3, (0, 9), 1), 2);
+        assert_eq!(kept_block(10, 2, (1, 9), 4), 2, "it has no more than its part");
+        let passed_on = [kept_block(2, 1, (1, 9), 2), kept_block(2, 1, (0, 9), 2)];
+        assert_eq!(passed_on, [1, 0], "there is less than one for each");
     }
 
     #[test]

@@ -165,7 +165,7 @@ impl Shared {
                 OwnerPool::ActiveRuns => {
                     let kept = match self.is_idle_for_long(pool, &owner, wanted) {
                         true => 0,
-                        false => kept_block(self.limit(pool, &owner), held, used, wanting),
+                        false => kept_block(self.limit(pool, &owner), held, (used, wanted), wanting),
                     };
                     self.scheduler.set_block(&owner, kept).max(kept)
                 }

@@ -6,7 +6,7 @@
 
 use std::fmt::Write as _;
 
-use mainspring_core::{Run, RunStatus, SessionId};
+use mainspring_core::{MessageId, Run, RunId, RunStatus, SessionId};
 use mainspring_kernel::store::StoreError;
 use serde::de::IgnoredAny;
 use serde_json::Value as Json;
@@ -114,17 +114,17 @@ impl PostgresEnd {
                 prompts.push((run.id, prompt));
             }
             if prompts.len() >= LOOKUP {
-                self.verify_prompts(std::mem::take(&mut prompts), trees)?;
+                self.verify_prompts(&std::mem::take(&mut prompts), trees)?;
             }
             Ok(())
         })?;
-        let checked = self.verify_prompts(prompts, trees);
+        let checked = self.verify_prompts(&prompts, trees);
         checked.map_err(|source| CopyError::Store { table: "runs", source })
     }
 
     fn verify_prompts(
         &self,
-        prompts: Vec<(mainspring_core::RunId, mainspring_core::MessageId)>,
+        prompts: &[(RunId, MessageId)],
         findings: &mut Findings,
     ) -> Result<(), StoreError> {
         let wanted: Vec<Vec<u8>> = prompts.iter().map(|(_, prompt)| prompt.as_bytes().to_vec()).collect();
@@ -185,17 +185,17 @@ impl PostgresEnd {
                 changes.push((session, key.to_owned(), version, get::<i64>(row, 1)?, value.clone()));
             }
             if changes.len() >= LOOKUP {
-                self.verify_changes(std::mem::take(&mut changes), findings)?;
+                self.verify_changes(&std::mem::take(&mut changes), findings)?;
             }
             Ok(())
         })?;
-        let checked = self.verify_changes(changes, findings);
+        let checked = self.verify_changes(&changes, findings);
         checked.map_err(|source| CopyError::Store { table: "session_state", source })
     }
 
     fn verify_changes(
         &self,
-        changes: Vec<(SessionId, String, i64, i64, Json)>,
+        changes: &[(SessionId, String, i64, i64, Json)],
         findings: &mut Findings,
     ) -> Result<(), StoreError> {
         let sessions: Vec<Vec<u8>> = changes.iter().map(|change| change.0.as_bytes().to_vec()).collect();
