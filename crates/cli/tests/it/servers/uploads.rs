@@ -77,9 +77,9 @@ fn content() -> Vec<u8> {
 
 /// A body of which the rest is sent when `go` says so, or never if `go` is dropped without a word.
 fn halting(
-    content: Vec<u8>,
+    content: &[u8],
     go: oneshot::Receiver<()>,
-) -> impl Stream<Item = std::io::Result<Vec<u8>>> + Send {
+) -> impl Stream<Item = std::io::Result<Vec<u8>>> + Send + use<> {
     let rest = content[UPLOAD_BYTES / 2..].to_vec();
     let first = content[..UPLOAD_BYTES / 2].to_vec();
     let waiting = async move {
@@ -116,18 +116,20 @@ async fn check_uploads(servers: &Servers, home: usize, through: usize, session: 
         assert_eq!(made["sizeBytes"], UPLOAD_BYTES, "{by}: {made}");
         // In pieces without a length: the home has the first ones before the last ones are sent.
         let (go, gone) = oneshot::channel();
-        let body = reqwest::Body::wrap_stream(halting(content.clone(), gone));
-        let slow = tokio::spawn(servers.upload(through, by).body(body).send());
+        let body = reqwest::Body::wrap_stream(halting(&content, gone));
+        let mut slow = JoinSet::new();
+        slow.spawn(servers.upload(through, by).body(body).send());
         until(async || (servers.parts(home) > 0).then_some(())).await;
         go.send(()).unwrap();
-        let answer = slow.await.unwrap().unwrap();
+        let answer = slow.join_next().await.unwrap().unwrap().unwrap();
         assert_eq!(answer.status(), StatusCode::CREATED, "{by}");
         // An upload that is cancelled leaves nothing.
         let (never, gone) = oneshot::channel();
-        let body = reqwest::Body::wrap_stream(halting(content.clone(), gone));
-        let cancelled = tokio::spawn(servers.upload(through, by).body(body).send());
+        let body = reqwest::Body::wrap_stream(halting(&content, gone));
+        let mut cancelled = JoinSet::new();
+        cancelled.spawn(servers.upload(through, by).body(body).send());
         until(async || (servers.parts(home) > 0).then_some(())).await;
-        cancelled.abort();
+        cancelled.abort_all();
         until(async || (servers.parts(home) == 0).then_some(())).await;
         drop(never);
         let path = format!("/v1/artifacts/{}/content", made["artifactId"].as_str().unwrap());
@@ -202,8 +204,9 @@ async fn a_server_that_is_killed_between_bytes_and_row_leaves_no_artifact_withou
         let run = servers.prompt(killed, &format!("half-{round}"), "say hello").await;
         let session = run["sessionId"].as_str().unwrap();
         let (never, gone) = oneshot::channel();
-        let body = reqwest::Body::wrap_stream(halting(content(), gone));
-        let _half = tokio::spawn(servers.upload(killed, session).body(body).send());
+        let body = reqwest::Body::wrap_stream(halting(&content(), gone));
+        let mut half = JoinSet::new();
+        half.spawn(servers.upload(killed, session).body(body).send());
         let node = servers.node(killed);
         let staging = shared.join(format!("staging/node_{node}"));
         let has_part = || {

@@ -242,7 +242,8 @@ async fn a_waiting_server_does_not_take_an_unfinished_copy() {
         let standby = Standby::join(&url, PostgresOptions::default(), crate::lease::seat(1)).await.unwrap();
         assert!(copy_until(&from, &to, 4).await.0.is_err());
         // Without the check, the server takes the database at once, and the copy cannot continue.
-        let taking = tokio::spawn(async move {
+        let mut taking = tokio::task::JoinSet::new();
+        taking.spawn(async move {
             match works_with_others {
                 true => standby.work().await,
                 false => standby.lead().await,
@@ -251,7 +252,7 @@ async fn a_waiting_server_does_not_take_an_unfinished_copy() {
         let (copied, attempt) = copy_until(&from, &to, u64::MAX).await;
         assert!(attempt.continues_after.is_some(), "{copied:?}");
         copied.unwrap();
-        let store = taking.await.unwrap().unwrap();
+        let store = taking.join_next().await.unwrap().unwrap().unwrap();
         assert!(store.session_load(session_id(1)).await.unwrap().is_some());
     }
 }
