@@ -147,7 +147,8 @@ async fn a_slow_upload_holds_up_neither_removals_nor_other_uploads() {
     *shelf.held.lock() = Some(blake3::hash(b"slow").to_hex().to_string());
     let kernel = a.kernel.clone();
     let me = a.me.clone();
-    let slow = tokio::spawn(async move {
+    let mut slow = tokio::task::JoinSet::new();
+    slow.spawn(async move {
         kernel.artifact_put(&me, &by_key("of-1"), NewArtifact::default(), None, &mut &b"slow"[..]).await
     });
     with_timeout(shelf.waits.notified()).await;
@@ -162,7 +163,7 @@ async fn a_slow_upload_holds_up_neither_removals_nor_other_uploads() {
     with_timeout(b.kernel.artifact_delete(&b.me, same.id)).await.unwrap();
     assert_eq!(shelf.bytes.lock().len(), 2, "the slow upload needs the bytes that are there");
     shelf.goes_on.notify_one();
-    with_timeout(slow).await.unwrap().unwrap();
+    with_timeout(slow.join_next()).await.unwrap().unwrap().unwrap();
     assert_eq!(a.kernel.blobs_check(true).await.unwrap().problems, Vec::<String>::new());
 }
 
