@@ -71,7 +71,7 @@ pub struct S3Blobs {
 impl S3Blobs {
     /// Prepares the access to a bucket. Sends no request. Returns the problem of the options or the environment.
     ///
-    /// What the options do not name comes from the environment variables of AWS, then from the machine's role.
+    /// Values that the options lack come from the environment variables of AWS, then from the machine's role.
     pub fn new(options: S3Options, clock: Clock) -> Result<Self, String> {
         let S3Options { bucket, prefix, endpoint, region, credentials, allow_http, removal_delay_ms } =
             options;

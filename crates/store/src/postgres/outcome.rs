@@ -88,7 +88,7 @@ impl Transaction {
     async fn look(&self, client: &Client) -> Result<Option<Outcome>, Error> {
         let is_standby: bool = client.query_typed_one("SELECT pg_is_in_recovery()", &[]).await?.try_get(0)?;
         if is_standby {
-            // It may not have received the transaction yet.
+            // A standby may not have received the transaction yet.
             return Ok(None);
         }
         let sql = format!("SELECT pg_xact_status('{}'::xid8)", self.xid);

@@ -23,6 +23,8 @@ use super::read::{
 
 /// The number of bytes that are collected before they are added to a checksum.
 const PENDING_BYTES: usize = 256;
+/// The same number for the few columns whose checksum is computed separately.
+const PENDING_BYTES_APART: usize = 64;
 
 /// The columns of a kind of row that its checksum covers.
 pub(super) struct Layout {
@@ -236,7 +238,7 @@ impl Layout {
 
 /// Computes the checksum of the place of a message: `status`, `line` and `pos`.
 pub(super) fn place(columns: &[&dyn ToSql; 3]) -> Result<i64> {
-    let mut sum = Sum::new();
+    let mut sum = Sum::<PENDING_BYTES_APART>::new();
     for column in columns {
         sum.add(value_ref(&column.to_sql()?)?);
     }
@@ -281,8 +283,8 @@ fn value_ref<'a>(output: &'a ToSqlOutput<'a>) -> Result<ValueRef<'a>> {
 /// The checksum of a row, whose columns are added in order.
 struct RowSum<'a> {
     layout: &'a Layout,
-    rest: Sum,
-    apart: Sum,
+    rest: Sum<PENDING_BYTES>,
+    apart: Sum<PENDING_BYTES_APART>,
 }
 
 impl<'a> RowSum<'a> {
@@ -310,16 +312,16 @@ impl<'a> RowSum<'a> {
 }
 
 /// The CRC-32 of a sequence of values. Small ones are collected, since a short input costs as much as a longer one.
-struct Sum {
+struct Sum<const PENDING: usize> {
     hasher: crc32fast::Hasher,
-    pending: [u8; PENDING_BYTES],
+    pending: [u8; PENDING],
     len: usize,
 }
 
-impl Sum {
+impl<const PENDING: usize> Sum<PENDING> {
     #[inline]
     fn new() -> Self {
-        Self { hasher: crc32fast::Hasher::new(), pending: [0; PENDING_BYTES], len: 0 }
+        Self { hasher: crc32fast::Hasher::new(), pending: [0; PENDING], len: 0 }
     }
 
     #[inline]
@@ -341,10 +343,10 @@ impl Sum {
 
     fn add_bytes(&mut self, kind: u8, bytes: &[u8]) {
         self.push_number(kind, (bytes.len() as u64).to_le_bytes());
-        if self.len + bytes.len() > PENDING_BYTES {
+        if self.len + bytes.len() > PENDING {
             self.flush();
         }
-        if bytes.len() > PENDING_BYTES {
+        if bytes.len() > PENDING {
             self.hasher.update(bytes);
             return;
         }
@@ -354,7 +356,7 @@ impl Sum {
 
     #[inline]
     fn push(&mut self, bytes: &[u8]) {
-        if self.len + bytes.len() > PENDING_BYTES {
+        if self.len + bytes.len() > PENDING {
             self.flush();
         }
         self.pending[self.len..self.len + bytes.len()].copy_from_slice(bytes);

@@ -151,6 +151,11 @@ impl<'row> Columns<'row> {
         Ok(())
     }
 
+    /// Reports whether the column at `offset` after the next one is NULL. Does not advance.
+    pub(super) fn is_null(&self, offset: usize) -> Result<bool> {
+        Ok(self.value(self.next + offset)? == ValueRef::Null)
+    }
+
     /// Skips columns that are not read.
     pub(super) fn skip(&mut self, count: usize) {
         self.next += count;

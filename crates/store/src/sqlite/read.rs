@@ -199,6 +199,50 @@ pub(super) fn query_stored<T>(
     query_all(connection, sql, params, |columns| stored(read(columns)))
 }
 
+/// A query for one row that is repeated many times during a read. Its statement is taken from the cache of the connection
+/// once: finding it there takes about as long as reading a row.
+pub(super) struct Lookup<'a> {
+    connection: &'a Connection,
+    sql: &'static str,
+    statement: Option<CachedStatement<'a>>,
+}
+
+impl<'a> Lookup<'a> {
+    pub(super) fn new(connection: &'a Connection, sql: &'static str) -> Self {
+        Self { connection, sql, statement: None }
+    }
+
+    /// Returns the first row.
+    pub(super) fn query_one<T>(
+        &mut self,
+        params: impl Params,
+        read: impl FnOnce(&mut Columns<'_>) -> Result<T>,
+    ) -> Result<Option<T>, StoreError> {
+        self.query(params, read).map_err(|error| read_error(&error))
+    }
+
+    /// Returns the first row, or its damage.
+    pub(super) fn query_stored<T>(
+        &mut self,
+        params: impl Params,
+        read: impl FnOnce(&mut Columns<'_>) -> Result<T>,
+    ) -> Result<Option<Stored<T>>, StoreError> {
+        self.query_one(params, |columns| stored(read(columns)))
+    }
+
+    fn query<T>(
+        &mut self,
+        params: impl Params,
+        read: impl FnOnce(&mut Columns<'_>) -> Result<T>,
+    ) -> Result<Option<T>> {
+        let statement = match &mut self.statement {
+            Some(statement) => statement,
+            unprepared => unprepared.insert(prepare(self.connection, self.sql)?),
+        };
+        statement.query_row(params, |row| read(&mut Columns::new(row))).optional()
+    }
+}
+
 /// A row as it was read, or its damage.
 pub(super) type Stored<T> = std::result::Result<T, Damage>;
 

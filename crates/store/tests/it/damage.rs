@@ -11,6 +11,7 @@ use mainspring_kernel::store::{
     Store, StoreError,
 };
 use mainspring_store::SqliteStore;
+use rusqlite::Connection;
 use serde_json::json;
 
 use crate::fixtures::*;
@@ -142,6 +143,29 @@ async fn a_damaged_event_or_message_is_told_in_its_place_among_the_events() {
     // A page that begins with it, and one that ends with it.
     let after = events[6].cursor;
     assert_eq!(store.events_after(session_id(1), None, after, 1).await.unwrap(), events[7..8]);
+}
+
+#[tokio::test]
+async fn the_request_id_of_a_damaged_run_is_not_served_with_its_events() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = sqlite_open(folder.path());
+    let fence = create_session(&store, 1).await;
+    let request = RequestName { request_id: Some("id-of-the-request".into()), ..RequestName::default() };
+    let rows = vec![row_run(Run { request, ..run(1, 1, 1, queued()) }), row_run(run(2, 1, 2, queued()))];
+    let events = [1, 2].map(|n| NewEvent { run: Some(run_id(n)), ..progress(n) });
+    commit(&store, fence, rows, events.into()).await.unwrap();
+    let requests = async |store: &SqliteStore| {
+        let events = store.events_after(session_id(1), None, Cursor::START, NO_LIMIT).await.unwrap();
+        events.into_iter().map(|event| (event.run, event.request)).collect::<Vec<_>>()
+    };
+    let (first, second) = (Some(run_id(1)), Some(run_id(2)));
+    assert_eq!(requests(&store).await, [(first, Some("id-of-the-request".into())), (second, None)]);
+    store.close();
+    let connection = Connection::open(folder.path().join("test.sqlite3")).unwrap();
+    connection.execute("UPDATE runs SET request_id = 'id-of-another-one' WHERE run_no = 1", []).unwrap();
+    drop(connection);
+    let store = sqlite_open(folder.path());
+    assert_eq!(requests(&store).await, [(first, None), (second, None)]);
 }
 
 #[tokio::test]

@@ -15,8 +15,8 @@ use super::super::error::read_error;
 use super::super::event_blocks::{self, BLOCK_BITS};
 use super::super::{backup, checksum};
 use super::{
-    effect, effect_columns, event_columns, message, message_columns, prepare, query_all, query_one,
-    query_stored, run_request_columns, sql_limit,
+    Lookup, effect, effect_columns, event_columns, message, message_columns, prepare, query_all, query_one,
+    run_request_columns, sql_limit,
 };
 
 pub(in super::super) fn events_after(
@@ -251,8 +251,12 @@ struct EventReader<'a> {
     connection: &'a Connection,
     /// The session whose events are read; none if the read covers several sessions.
     session: Option<SessionId>,
+    /// Reads the request of a run.
+    runs: Lookup<'a>,
     /// The request ids of the runs of this page, which has many events of few runs.
     request_ids: HashMap<RunId, Option<String>>,
+    /// Reads a message.
+    messages: Lookup<'a>,
     /// The message of the last round of tools.
     last_results: Option<Arc<Message>>,
     /// A buffer for the JSON of a body.
@@ -264,7 +268,15 @@ impl<'a> EventReader<'a> {
         Self {
             connection,
             session: None,
+            runs: Lookup::new(
+                connection,
+                concat!("SELECT ", run_request_columns!(), " FROM runs WHERE run_id = ?1"),
+            ),
             request_ids: HashMap::new(),
+            messages: Lookup::new(
+                connection,
+                concat!("SELECT ", message_columns!(), " FROM messages WHERE message_id = ?1"),
+            ),
             last_results: None,
             text: String::new(),
         }
@@ -372,27 +384,29 @@ impl<'a> EventReader<'a> {
         if let Some(request_id) = self.request_ids.get(&run) {
             return Ok(request_id.clone());
         }
-        let sql = concat!("SELECT ", run_request_columns!(), " FROM runs WHERE run_id = ?1");
-        let read = query_stored(self.connection, sql, [run.bytes()], |columns| {
+        let read = self.runs.query_stored([run.bytes()], |columns| {
+            // Without a request id, the events are the same whether the run is damaged or not.
+            if columns.is_null(REQUEST_ID_COLUMN)? {
+                return Ok(None);
+            }
             columns.check(&checksum::RUN_REQUEST)?;
             columns.skip(REQUEST_ID_COLUMN);
             columns.get::<Option<String>>()
         })?;
         // A damaged run does not hide its events: they come without the request id, and reading the run reports the
         // error.
-        let request_id = read.into_iter().next().and_then(Result::ok).flatten();
+        let request_id = read.and_then(Result::ok).flatten();
         self.request_ids.insert(run, request_id.clone());
         Ok(request_id)
     }
 
-    fn message(&self, id: MessageId) -> Result<Arc<Message>, StoreError> {
+    fn message(&mut self, id: MessageId) -> Result<Arc<Message>, StoreError> {
         let missing = || StoreError::Corrupt(format!("the completed message {id} is missing"));
         self.find_message(id)?.ok_or_else(missing)
     }
 
-    fn find_message(&self, id: MessageId) -> Result<Option<Arc<Message>>, StoreError> {
-        let sql = concat!("SELECT ", message_columns!(), " FROM messages WHERE message_id = ?1");
-        Ok(query_one(self.connection, sql, [id.bytes()], message)?.map(|found| found.message))
+    fn find_message(&mut self, id: MessageId) -> Result<Option<Arc<Message>>, StoreError> {
+        Ok(self.messages.query_one([id.bytes()], message)?.map(|found| found.message))
     }
 }
 
