@@ -19,6 +19,17 @@ use crate::store::{BlobClaim, BlobPurpose, StoreError};
 /// Time until a claim that could not be released is released again.
 const RELEASE_RETRY_MS: u64 = 1_000;
 
+/// How an attempt to remove bytes ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Removal {
+    /// They are removed, or an artifact uses them.
+    Decided,
+    /// Somebody else stores or removes the same bytes.
+    Claimed,
+    /// They must stay for now.
+    Postponed,
+}
+
 impl Shared {
     /// Keeps staged bytes and commits their artifact: both, or neither unless the process crashes in between. Runs to its
     /// end even if the caller drops the future.
@@ -59,9 +70,11 @@ impl Shared {
             } else {
                 let marker = Blobs::give_up(kept);
                 me.blob_release(id).await;
-                // Unless the bytes are gone the marker stays, and they are looked at again later.
-                if matches!(me.blob_remove_unused(&hash).await, Ok(true)) {
-                    blobs.marker_remove(&marker).await;
+                match me.blob_remove_unused(&hash).await {
+                    // Whoever has claimed the bytes has a marker of its own, or removes them.
+                    Ok(Removal::Decided | Removal::Claimed) => blobs.marker_remove(&marker).await,
+                    // The bytes are looked at again later.
+                    Ok(Removal::Postponed) | Err(_) => {}
                 }
             }
             outcome
@@ -88,22 +101,22 @@ impl Shared {
         });
     }
 
-    /// Removes the bytes of `hash` if no artifact uses them. Returns false if the bytes must stay for now. Runs to its end
-    /// even if the caller drops the future, since the removal is complete only when the object store has answered.
-    async fn blob_remove_unused(&self, hash: &str) -> Result<bool, Error> {
+    /// Removes the bytes of `hash` if no artifact uses them. Runs to its end even if the caller drops the future, since the
+    /// removal is complete only when the object store has answered.
+    async fn blob_remove_unused(&self, hash: &str) -> Result<Removal, Error> {
         let me = self.me.upgrade().ok_or(Error::ShuttingDown)?;
         let hash = hash.to_owned();
         let removed = self.tasks.spawn(async move { me.blob_remove_claimed(hash).await });
         removed.await.unwrap_or(Err(Error::ShuttingDown))
     }
 
-    async fn blob_remove_claimed(&self, hash: String) -> Result<bool, Error> {
+    async fn blob_remove_claimed(&self, hash: String) -> Result<Removal, Error> {
         let blobs = self.blobs()?;
-        let Some(_here) = blobs.claim_removal(&hash) else { return Ok(false) };
+        let Some(_here) = blobs.claim_removal(&hash) else { return Ok(Removal::Claimed) };
         let claim = BlobClaim { id: self.ids.artifact(), hash, purpose: BlobPurpose::Remove };
         let removed = match self.store.blob_claim(&claim).await {
             Ok(true) => self.blob_remove(blobs, &claim.hash).await,
-            Ok(false) => return Ok(false),
+            Ok(false) => return Ok(Removal::Claimed),
             Err(error) => Err(error.into()),
         };
         self.blob_release(claim.id).await;
@@ -111,15 +124,15 @@ impl Shared {
     }
 
     /// Removes claimed bytes if no artifact uses them.
-    async fn blob_remove(&self, blobs: &Blobs, hash: &str) -> Result<bool, Error> {
+    async fn blob_remove(&self, blobs: &Blobs, hash: &str) -> Result<Removal, Error> {
         if self.store.blob_is_used(hash).await? {
-            return Ok(true);
+            return Ok(Removal::Decided);
         }
-        let is_removed = blobs.remove(hash).await?;
-        if is_removed {
-            self.store.blob_forget(hash).await?;
+        if !blobs.remove(hash).await? {
+            return Ok(Removal::Postponed);
         }
-        Ok(is_removed)
+        self.store.blob_forget(hash).await?;
+        Ok(Removal::Decided)
     }
 
     /// Removes the bytes of deleted artifacts that no other artifact uses, unless they stay for some time. Bytes that cannot
@@ -134,15 +147,15 @@ impl Shared {
     pub(crate) async fn loose_blobs_remove(&self) {
         let collect = async {
             // The blobs that must stay for now.
-            let mut young = 0;
+            let mut kept = 0;
             loop {
-                let loose = self.store.blob_loose(young + 100).await?;
-                if loose.len() <= young || self.tasks.is_stopping() {
+                let loose = self.store.blob_loose(kept + 100).await?;
+                if loose.len() <= kept || self.tasks.is_stopping() {
                     return Ok::<_, Error>(());
                 }
-                young = 0;
+                kept = 0;
                 for hash in loose {
-                    young += usize::from(!self.blob_remove_unused(&hash).await?);
+                    kept += usize::from(self.blob_remove_unused(&hash).await? != Removal::Decided);
                 }
             }
         };
@@ -168,7 +181,8 @@ impl Shared {
         let is_gone = |node: &NodeId| *node != self.node && !at_work.contains(node);
         let gone: Vec<NodeId> = stagers.into_iter().filter(is_gone).collect();
         for marker in blobs.leftovers(gone.clone()).await? {
-            if self.blob_remove_unused(&marker.hash).await? {
+            // A marker of this process may be that of an upload under way, which has claimed the bytes.
+            if self.blob_remove_unused(&marker.hash).await? == Removal::Decided {
                 blobs.marker_remove(&marker.file).await;
             }
         }

@@ -61,7 +61,10 @@ async fn a_node_keeps_its_data_in_the_postgresql_of_the_setting_store() {
     let second = Config::with_state_dir(other.path()).store(config.store.clone());
     let refused = Node::open(&second).await.map(drop).unwrap_err();
     assert_eq!(refused.code(), "store_unusable");
-    assert!(refused.to_string().contains("another mainspring server or a copy uses this database"), "{refused}");
+    assert!(
+        refused.to_string().contains("another mainspring server or a copy uses this database"),
+        "{refused}"
+    );
     node.close().await;
     let node = Node::open(&config).await.unwrap();
     assert_eq!(node.kernel().run_get(&me, run.id).await.unwrap(), run);
