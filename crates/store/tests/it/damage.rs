@@ -172,7 +172,7 @@ async fn the_request_id_of_a_damaged_run_is_not_served_with_its_events() {
 async fn a_damaged_position_is_bounded_by_its_neighbours() {
     let folder = tempfile::tempdir().unwrap();
     fill(folder.path()).await;
-    let database = rusqlite::Connection::open(folder.path().join("test.sqlite3")).unwrap();
+    let database = Connection::open(folder.path().join("test.sqlite3")).unwrap();
     database
         .execute_batch("UPDATE events SET pos = pos + 4096 WHERE payload LIKE '%text-of-event-2%'")
         .unwrap();
@@ -193,7 +193,7 @@ async fn each_start_begins_a_history_after_the_last_event() {
     assert_ne!(first.token, own.token);
     let third = sqlite_open(folder.path()).histories().await.unwrap();
     assert_eq!((&third[..2], third[2].after), (&second[..], Cursor(10)));
-    let database = rusqlite::Connection::open(folder.path().join("test.sqlite3")).unwrap();
+    let database = Connection::open(folder.path().join("test.sqlite3")).unwrap();
     database.execute_batch("UPDATE histories SET id = id + 5000 WHERE id = 3").unwrap();
     database.close().unwrap();
     let kept = sqlite_open(folder.path()).histories().await.unwrap();
