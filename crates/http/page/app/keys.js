@@ -27,11 +27,11 @@ export function useChoice(initial) {
 
 export const keySheet = () => layers.map(layer => ({ group: layer.group, keys: layer.keys.filter(k => k.label) })).filter(g => g.keys.length);
 
-// The time between two keys such as `g b`: long enough for a slow machine.
+// The most time between two keys such as `g b`, from press to press: a busy page may handle them later.
 const PREFIX_MS = 1500;
 
 let prefix = '';
-let prefixTimer;
+let prefixAt = 0;
 
 const isTyping = target => target.closest?.('input, textarea, select, [contenteditable]');
 
@@ -45,6 +45,7 @@ addEventListener('keydown', event => {
   if (event.defaultPrevented || event.isComposing || event.altKey) return;
   const pressed = nameOf(event);
   const typing = isTyping(event.target);
+  if (event.timeStamp - prefixAt > PREFIX_MS) prefix = '';
   const full = prefix ? `${prefix} ${pressed}` : pressed;
   // A dialog keeps the keys of the view below it from acting.
   const isCovered = document.querySelector('dialog[open]') !== null;
@@ -60,7 +61,6 @@ addEventListener('keydown', event => {
       }
     }
   }
-  clearTimeout(prefixTimer);
   prefix = !typing && pressed === 'g' && !prefix ? 'g' : '';
-  if (prefix) prefixTimer = setTimeout(() => { prefix = ''; }, PREFIX_MS);
+  prefixAt = event.timeStamp;
 });

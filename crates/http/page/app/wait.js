@@ -111,8 +111,11 @@ function TextAnswer({ run, focusKey }) {
     event.preventDefault();
     if (!text.trim()) return;
     setBusy(true);
+    // The keys after the answer are for the view.
+    field.current?.blur();
     const ok = await answerWait(run, { kind: 'input', input: text }, 'Answered');
     if (ok) setText('');
+    else field.current?.focus();
     setBusy(false);
   };
   return html`<form class="answer-text" onSubmit=${send}>

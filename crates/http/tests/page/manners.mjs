@@ -102,7 +102,8 @@ export default {
     await page.waitForSelector('.graph-row');
     await press('j', 'Enter');
     await isAt(session);
-    // The sheet and the palette.
+    // The sheet lists the keys of the view that is shown when it is opened.
+    await page.waitForSelector('.composer textarea');
     await press('?');
     await textIn(page, 'dialog', 'Write a prompt');
     await press('Escape');
