@@ -352,8 +352,12 @@ impl Kernel {
         let (mut loading, mut waiting) = (vec![], 0);
         for session in unfinished.live {
             let (ready, loaded) = oneshot::channel();
-            self.shared.load(session, Some(ready))?;
-            loading.push((session, loaded));
+            match self.shared.load(session, Some(ready)) {
+                Err(error) if error.is_of_server() => return Err(error),
+                // It has failed before, and is tried again later.
+                Err(_) => {}
+                Ok(_) => loading.push((session, loaded)),
+            }
         }
         for (session, loaded) in loading {
             match loaded.await.unwrap_or_else(|_| Err(Error::session_panicked(session))) {
@@ -704,14 +708,22 @@ impl Shared {
             return;
         }
         let (queued_before, queued) = (before.queued + before.blocked, now.queued + now.blocked);
-        if queued_before != queued {
-            let mut owners = self.queued.lock();
-            let own = owners.get(owner).copied().unwrap_or(0) + queued - queued_before;
-            match own {
-                0 => drop(owners.remove(owner)),
-                own => drop(owners.insert(owner.to_owned(), own)),
-            }
+        match queued_before == queued {
+            true => self.count_work(before, now),
+            false => self.count_queued(&mut self.queued.lock(), owner, before, now),
         }
+    }
+
+    fn count_queued(&self, owners: &mut HashMap<String, usize>, owner: &str, before: Work, now: Work) {
+        let own = owners.get(owner).copied().unwrap_or(0);
+        match own + now.queued + now.blocked - before.queued - before.blocked {
+            0 => drop(owners.remove(owner)),
+            own => drop(owners.insert(owner.to_owned(), own)),
+        }
+        self.count_work(before, now);
+    }
+
+    fn count_work(&self, before: Work, now: Work) {
         self.work.send_modify(|work| {
             work.queued = work.queued + now.queued - before.queued;
             work.blocked = work.blocked + now.blocked - before.blocked;
@@ -724,9 +736,11 @@ impl Shared {
         self.queued.lock().get(owner).copied().unwrap_or(0)
     }
 
-    /// Refuses one more queued run of `owner` if the queue is full, or if the owner has its share of it.
-    pub(crate) fn check_queue(&self, owner: &str) -> Result<(), Error> {
+    /// Counts one more queued run of a session of `owner`, or refuses it if the queue is full, or if the owner has its share
+    /// of it. Returns how many the owner has then. Prompts that arrive at the same time are counted one after the other.
+    pub(crate) fn queue_place(&self, owner: &str, before: Work, now: Work) -> Result<usize, Error> {
         let limit = self.options.limits.queue_total;
+        let mut owners = self.queued.lock();
         let waiting = {
             let work = self.work.borrow();
             work.queued + work.blocked
@@ -734,7 +748,9 @@ impl Shared {
         if waiting >= limit {
             return Err(Error::Overloaded { what: "the queue", limit });
         }
-        let own = self.queued_of(owner);
-        self.check_share(Resource::QueuedPrompts, owner, own, limit - waiting)
+        let own = owners.get(owner).copied().unwrap_or(0);
+        self.check_share(Resource::QueuedPrompts, owner, own, limit - waiting)?;
+        self.count_queued(&mut owners, owner, before, now);
+        Ok(own + 1)
     }
 }

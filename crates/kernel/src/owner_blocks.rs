@@ -93,25 +93,30 @@ impl Shared {
         }
     }
 
-    /// Makes the block of an owner large enough for one more, if the other processes leave room. Returns whether it is.
-    pub(crate) async fn block_grow(&self, pool: OwnerPool, owner: &str) -> Result<bool, Error> {
+    /// Makes the block of an owner large enough for one more active run, if the other processes leave room. Returns whether it
+    /// is.
+    pub(crate) async fn block_grow(&self, owner: &str) -> Result<bool, Error> {
+        let pool = OwnerPool::ActiveRuns;
+        self.block_reach(pool, owner, self.use_of(pool, owner).0 + 1).await
+    }
+
+    /// Makes the block of an owner at least as large as `needed`, if the other processes leave room. Returns whether it is.
+    async fn block_reach(&self, pool: OwnerPool, owner: &str, needed: usize) -> Result<bool, Error> {
         let limit = self.limit(pool, owner);
-        if !self.shares_limits() || limit == 0 {
-            return Ok(true);
-        }
-        let (used, _) = self.use_of(pool, owner);
-        if used < self.owner_blocks.size(pool, owner) {
+        if !self.shares_limits() || limit == 0 || needed <= self.owner_blocks.size(pool, owner) {
             return Ok(true);
         }
         let _changing = self.owner_blocks.changing.lock().await;
-        let size = self.block_take(pool, owner, limit, used + 1).await?;
-        Ok(used < size)
+        // Another prompt of the owner may have made it larger meanwhile.
+        let wanted = needed.max(self.owner_blocks.size(pool, owner));
+        Ok(needed <= self.block_take(pool, owner, limit, wanted).await?)
     }
 
-    /// Refuses one more queued run of `owner` if the owner has its quota at all processes together.
-    pub(crate) async fn check_queue_of_all(&self, owner: &str) -> Result<(), Error> {
+    /// Refuses the queued run that takes the given `place` among those of `owner` here, if the owner has its quota at all
+    /// processes together.
+    pub(crate) async fn check_queue_of_all(&self, owner: &str, place: usize) -> Result<(), Error> {
         let (pool, resource) = (OwnerPool::QueuedPrompts, Resource::QueuedPrompts);
-        if self.block_grow(pool, owner).await? {
+        if self.block_reach(pool, owner, place).await? {
             return Ok(());
         }
         self.meters.refused(resource);

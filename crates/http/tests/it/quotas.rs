@@ -132,6 +132,17 @@ async fn configured_quotas_bind_every_owner_with_exceptions() {
     }
 }
 
+#[tokio::test]
+async fn prompts_that_arrive_together_do_not_exceed_a_quota() {
+    let quotas = Quotas { queued_prompts: 3, active_runs: 1, ..Quotas::default() };
+    let server = Server::with(TestNode::builder().options(|options| options.quotas = quotas)).await;
+    let prompt = async |n: u32| send_request(server.prompt_by(MALLORY, &format!("s{n}"), "hang")).await;
+    let answers = futures_util::future::join_all((0..12).map(prompt)).await;
+    let count = |status: &str| answers.iter().filter(|(_, run)| run["status"] == status).count();
+    let refused = answers.iter().filter(|(_, problem)| problem["code"] == "quota_reached").count();
+    assert_eq!((count("running"), count("queued"), refused), (1, 3, 8), "{answers:?}");
+}
+
 /// Sends `count` requests at once, waits until `answered` of them are, and returns those and the others.
 async fn at_once(
     count: usize,

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use mainspring_core::quota::OwnerPool;
 use mainspring_core::{
     Body, Message, MessageStatus, Mode, Policy, Role, Run, RunOption, RunOptions, RunState, Session,
     SessionStatus, Usage, session,
@@ -31,6 +30,9 @@ impl Actor {
         let policy = self.check_policy(&accept, &adapter)?;
         // Boxed: it rarely waits.
         let permit = Box::pin(self.permit_for(&accept, &adapter)).await?;
+        if permit.is_none() {
+            Box::pin(self.take_queue_place()).await?;
+        }
         let (run, prompt) = self.build_run(&accept, &adapter, base.answered_again.clone(), permit.is_some());
         let (position, _) = self.feed.snapshot();
         let superseded = self.queue.superseded_by(policy);
@@ -259,8 +261,8 @@ impl Actor {
         Ok(accept.policy)
     }
 
-    /// Acquires the permit to start the run at once; none if the run must wait. Refuses the run if it must wait and the
-    /// kernel's queue has no room for it: even an idle session waits when no worker is free.
+    /// Acquires the permit to start the run at once; none if the run must wait: even an idle session waits when no worker is
+    /// free.
     async fn permit_for(&self, accept: &Accept, adapter: &str) -> Result<Option<Permit>, Error> {
         let awaited = accept.delegation.as_ref().filter(|task| task.mode.is_awaited());
         let lender =
@@ -269,16 +271,12 @@ impl Actor {
         let owner = &self.hot.session.owner;
         let acquire = || self.shared.scheduler.try_acquire(owner, adapter, accept.run, lender);
         let mut permit = starts.then(acquire).flatten();
-        if starts && permit.is_none() && self.shared.block_grow(OwnerPool::ActiveRuns, owner).await? {
+        if starts && permit.is_none() && self.shared.block_grow(owner).await? {
             permit = acquire();
         }
         // A member of a network is queued instead: it can use the permit of its parent.
         if permit.is_none() && lender.is_some_and(|lender| !lender.lends_place) {
             self.shared.check_free_worker(adapter)?;
-        }
-        if permit.is_none() {
-            self.shared.check_queue(owner)?;
-            self.shared.check_queue_of_all(owner).await?;
         }
         Ok(permit)
     }

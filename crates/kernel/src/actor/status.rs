@@ -4,6 +4,7 @@ use mainspring_core::{RunStatus, SessionStatus};
 
 use super::{Active, Actor};
 use crate::board::{LiveSession, LiveStatus};
+use crate::error::Error;
 use crate::kernel::Work;
 
 /// The status that was reported last.
@@ -23,6 +24,15 @@ impl Actor {
         };
         self.report_work(work);
         self.report_to_board();
+    }
+
+    /// Counts one more queued run before it is committed, or refuses it. The next report corrects the count if there is none.
+    pub(super) async fn take_queue_place(&mut self) -> Result<(), Error> {
+        let (owner, before) = (&self.hot.session.owner, self.reported.work);
+        let now = Work { queued: before.queued + 1, ..before };
+        let place = self.shared.queue_place(owner, before, now)?;
+        self.reported.work = now;
+        self.shared.check_queue_of_all(owner, place).await
     }
 
     /// Takes the session's work out of the kernel's count.
