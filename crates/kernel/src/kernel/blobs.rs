@@ -155,12 +155,23 @@ impl Shared {
                 }
                 kept = 0;
                 for hash in loose {
-                    kept += usize::from(self.blob_remove_unused(&hash).await? != Removal::Decided);
+                    kept += usize::from(self.blob_try_remove(&hash).await != Some(Removal::Decided));
                 }
             }
         };
         if let Err(error) = collect.await {
             tracing::warn!(%error, "cannot remove the bytes of deleted artifacts");
+        }
+    }
+
+    /// Removes bytes if nothing uses them. None if that fails, which does not keep others from being removed.
+    async fn blob_try_remove(&self, hash: &str) -> Option<Removal> {
+        match self.blob_remove_unused(hash).await {
+            Ok(removal) => Some(removal),
+            Err(error) => {
+                tracing::warn!(%error, hash, "cannot remove the bytes of a deleted artifact");
+                None
+            }
         }
     }
 
@@ -180,13 +191,18 @@ impl Shared {
         let at_work = self.store.processes_at_work().await?;
         let is_gone = |node: &NodeId| *node != self.node && !at_work.contains(node);
         let gone: Vec<NodeId> = stagers.into_iter().filter(is_gone).collect();
+        let mut has_failed = false;
         for marker in blobs.leftovers(gone.clone()).await? {
-            // A marker of this process may be that of an upload under way, which has claimed the bytes.
-            if self.blob_remove_unused(&marker.hash).await? == Removal::Decided {
-                blobs.marker_remove(&marker.file).await;
+            match self.blob_try_remove(&marker.hash).await {
+                Some(Removal::Decided) => blobs.marker_remove(&marker.file).await,
+                // A marker of this process may be that of an upload under way, which has claimed the bytes.
+                Some(_) => {}
+                None => has_failed = true,
             }
         }
-        blobs.stagers_remove(&gone).await;
+        if !has_failed {
+            blobs.stagers_remove(&gone).await;
+        }
         Ok(())
     }
 }
