@@ -166,7 +166,9 @@ impl From<BackupError> for CliError {
             BackupError::Exists { .. }
             | BackupError::Database { source: mainspring_store::CopyError::NotEmpty(_), .. } => Exit::Refused,
             BackupError::Nothing { .. } => Exit::NotFound,
-            BackupError::NotABackup { .. } => Exit::BadRequest,
+            BackupError::NotABackup { .. }
+            | BackupError::ArtifactsElsewhere { .. }
+            | BackupError::ArtifactsHere { .. } => Exit::BadRequest,
             BackupError::StateDir(mainspring_store::StateDirError::Busy { .. }) => Exit::StateDirInUse,
             _ => Exit::Unavailable,
         };
@@ -184,6 +186,7 @@ impl From<StoreCopyError> for CliError {
             StoreCopyError::Same(_) => (Exit::BadRequest, Self::INVALID_REQUEST),
             StoreCopyError::Copy(CopyError::NotEmpty(_)) => (Exit::Refused, "store_not_empty"),
             StoreCopyError::Copy(CopyError::OfAnother(_)) => (Exit::Refused, "copy_of_another"),
+            StoreCopyError::Copy(CopyError::Damaged { .. }) => (Exit::Unavailable, "corrupt"),
             StoreCopyError::Copy(CopyError::NoSource(_) | CopyError::NotACopy(_)) => {
                 (Exit::NotFound, "not_found")
             }

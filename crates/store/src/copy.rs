@@ -57,6 +57,18 @@ pub enum CopyError {
     /// There is no unfinished copy to remove.
     #[error("{0} is not an unfinished copy: nothing was removed")]
     NotACopy(String),
+    /// The source has damaged records. Nothing was copied.
+    #[error(
+        "{name} has {records} damaged records, and was not copied: see `mainspring repair --help`. The first: {first}"
+    )]
+    Damaged {
+        /// The source.
+        name: String,
+        /// The number of damaged records.
+        records: usize,
+        /// The first of them.
+        first: String,
+    },
     /// The target differs from the source after the copy.
     #[error("{table}: the copy has {copied} records with another content than the {read} that were read")]
     Differs {
@@ -78,6 +90,15 @@ pub enum CopyError {
     /// A SQLite database cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
+    /// There is no connection to a PostgreSQL.
+    #[cfg(feature = "postgres")]
+    #[error("{address} cannot be used")]
+    Unreachable {
+        /// The address, without a password.
+        address: String,
+        /// The problem.
+        source: crate::PostgresError,
+    },
     /// A PostgreSQL cannot be used.
     #[cfg(feature = "postgres")]
     #[error(transparent)]

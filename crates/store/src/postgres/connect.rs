@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-use tokio_postgres::config::SslMode;
+use tokio_postgres::config::{Host, SslMode};
 use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream};
 use tokio_postgres::{AsyncMessage, Client, Config, Error, Socket};
 
@@ -152,6 +152,25 @@ impl Drop for Pooled {
     }
 }
 
+/// The address of a database for messages: user, hosts and name, without the password.
+pub(super) fn address(url: &str) -> String {
+    let Ok(config) = split_root_file(url).0.parse::<Config>() else { return "the PostgreSQL".into() };
+    let ports = config.get_ports();
+    let host = |(at, host): (usize, &Host)| {
+        let host = match host {
+            Host::Tcp(name) => name.clone(),
+            Host::Unix(path) => path.display().to_string(),
+        };
+        match ports.get(at).or(ports.first()) {
+            Some(port) => format!("{host}:{port}"),
+            None => host,
+        }
+    };
+    let hosts: Vec<String> = config.get_hosts().iter().enumerate().map(host).collect();
+    let user = config.get_user().map(|user| format!("{user}@")).unwrap_or_default();
+    format!("postgres://{user}{}/{}", hosts.join(","), config.get_dbname().unwrap_or_default())
+}
+
 /// Takes `sslrootcert` out of a URL.
 fn split_root_file(url: &str) -> (String, Option<String>) {
     let Some((address, query)) = url.split_once('?') else { return (url.to_owned(), None) };
@@ -270,5 +289,24 @@ impl AsyncWrite for Encrypted {
 impl TlsStream for Encrypted {
     fn channel_binding(&self) -> ChannelBinding {
         ChannelBinding::none()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::address;
+
+    #[test]
+    fn an_address_in_a_message_has_no_password() {
+        let addresses = [
+            ("postgres://ada:secret@db:5433/main?sslmode=require", "postgres://ada@db:5433/main"),
+            ("postgresql://db/main?sslrootcert=/etc/ca.pem&password=secret", "postgres://db/main"),
+            ("postgres://ada:secret@a:1,b:2/main", "postgres://ada@a:1,b:2/main"),
+            ("postgres:///main?host=/run&user=ada", "postgres://ada@/run/main"),
+            ("postgres://ada:secret@db:many/main", "the PostgreSQL"),
+        ];
+        for (url, expected) in addresses {
+            assert_eq!(address(url), expected, "{url}");
+        }
     }
 }

@@ -9,7 +9,7 @@ use tokio_postgres::{Client, Row};
 
 use super::PostgresError;
 use super::batch::statements;
-use super::connect::Connector;
+use super::connect::{Connector, address};
 use super::error::{describe, read_error, write_error};
 use super::migrate::{self, SCHEMA_VERSION, migrate};
 use super::read::{self, MESSAGE, RUN, RUN_COLUMNS, SESSION};
@@ -42,6 +42,7 @@ const DATA: &[&str] = &[
     "owner_state",
     "requests",
     "native_owners",
+    "edge_records",
 ];
 
 /// Tables whose rows are numbered by the database, with the column of the number.
@@ -51,6 +52,8 @@ const NUMBERED: &[(&str, &str)] =
 /// A database that is copied, or copied into. It holds the lock of a server.
 pub(crate) struct PostgresEnd {
     client: Client,
+    /// The address for messages.
+    address: String,
     /// Dropped last: the connection lives on it.
     runtime: Runtime,
 }
@@ -58,16 +61,15 @@ pub(crate) struct PostgresEnd {
 impl PostgresEnd {
     /// Opens a database that is copied.
     pub(crate) fn source(url: &str) -> Result<Self, CopyError> {
-        let end = Self::connect(url)?;
-        end.run(migrate(&end.client))?;
-        end.run(server::lock(&end.client))?;
+        let end = Self::reach(url)?;
+        end.migrate()?;
         end.batch(&begin(READ_ONLY))?;
         Ok(end)
     }
 
     /// Opens an unfinished copy.
     pub(crate) fn unfinished(url: &str) -> Result<Self, CopyError> {
-        let end = Self::connect(url)?;
+        let end = Self::reach(url)?;
         match end.run(migrate::check(&end.client)) {
             Err(CopyError::Postgres(PostgresError::UnfinishedCopy)) => {}
             Ok(_) => return Err(CopyError::NotACopy(end.name())),
@@ -79,12 +81,11 @@ impl PostgresEnd {
 
     /// Opens an unfinished copy, or a database without data, and makes its tables.
     pub(crate) fn target(url: &str) -> Result<Self, CopyError> {
-        let end = Self::connect(url)?;
-        match end.run(migrate(&end.client)) {
+        let end = Self::reach(url)?;
+        match end.migrate() {
             Err(CopyError::Postgres(PostgresError::UnfinishedCopy)) => {}
             migrated => migrated?,
         }
-        end.run(server::lock(&end.client))?;
         let used: Vec<String> = DATA.iter().map(|table| format!("EXISTS (SELECT 1 FROM {table})")).collect();
         if !end.is_unfinished()? && end.query_one(&format!("SELECT {}", used.join(" OR ")))? {
             return Err(CopyError::NotEmpty(end.name()));
@@ -103,13 +104,31 @@ impl PostgresEnd {
         Ok(Some(end))
     }
 
+    /// Takes the lock of a server and makes the tables. A database that a server uses stays as it is.
+    fn migrate(&self) -> Result<(), CopyError> {
+        let has_tables: bool = self.query_one("SELECT to_regclass('node_leases') IS NOT NULL")?;
+        if has_tables {
+            self.run(server::lock(&self.client))?;
+        }
+        let migrated = self.run(migrate(&self.client));
+        if !has_tables {
+            self.run(server::lock(&self.client))?;
+        }
+        migrated
+    }
+
+    /// Connects to a database, and names it if that fails.
+    fn reach(url: &str) -> Result<Self, CopyError> {
+        Self::connect(url).map_err(|source| CopyError::Unreachable { address: address(url), source })
+    }
+
     fn connect(url: &str) -> Result<Self, PostgresError> {
         let built = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = built.map_err(|error| PostgresError::Database(error.to_string()))?;
         let connector = Connector::new(url, runtime.handle().clone())?;
         let client = runtime.block_on(connector.connect());
         let client = client.map_err(|error| PostgresError::Database(describe(&error)))?;
-        Ok(Self { client, runtime })
+        Ok(Self { client, runtime, address: address(url) })
     }
 
     fn run<T>(&self, work: impl Future<Output = Result<T, PostgresError>>) -> Result<T, CopyError> {
@@ -293,7 +312,7 @@ impl Source for PostgresEnd {
 
 impl Target for PostgresEnd {
     fn name(&self) -> String {
-        "the PostgreSQL".into()
+        self.address.clone()
     }
 
     fn schema(&self) -> u64 {

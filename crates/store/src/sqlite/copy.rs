@@ -56,7 +56,23 @@ impl SqliteSource {
         if !is_closed {
             SqliteStore::open(path, SqliteOptions::default(), now)?.close();
         }
-        Ok(Self { path: path.into(), view: SqliteView::open(path, false)? })
+        let source = Self { path: path.into(), view: SqliteView::open(path, false)? };
+        source.check()?;
+        Ok(source)
+    }
+
+    /// Refuses damaged records: they would get new checksums in the copy, or none, and pass as intact.
+    fn check(&self) -> Result<(), CopyError> {
+        let report = checksum::verify(self.view.connection());
+        let problems = report.map_err(|error| open::failed(&self.path, error))?.problems;
+        match problems.first() {
+            Some(first) => Err(CopyError::Damaged {
+                name: self.path.display().to_string(),
+                records: problems.len(),
+                first: first.clone(),
+            }),
+            None => Ok(()),
+        }
     }
 }
 

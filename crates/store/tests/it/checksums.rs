@@ -8,7 +8,9 @@ use mainspring_kernel::store::{
     Chunk, EndedToolCall, OpenToolCall, OwnerState, Row, SessionPage, SessionRef, SessionsOf, StateAt,
     StateChangeRow, StateHistoryOf, StatePlace, StateRow, Store, StoreError,
 };
-use mainspring_store::{ChecksumReport, SqliteOptions, SqliteStore};
+use mainspring_store::{
+    ChecksumReport, CopyEnd, CopyError, CopyOptions, CopyReport, SqliteOptions, SqliteStore, store_copy,
+};
 use rusqlite::Connection;
 use serde_json::json;
 
@@ -175,7 +177,30 @@ async fn a_flipped_bit_is_reported_with_the_name_of_its_row() {
         let verified = store.verify_checksums().await.unwrap();
         assert_eq!(verified.problems.len(), 1, "{verified:?}");
         assert_eq!(StoreError::Corrupt(verified.problems[0].clone()), error);
+        store.close();
+        // In a copy it would get a new checksum.
+        let refused = copy(&path, &folder.path().join("copy.sqlite3")).await.unwrap_err();
+        let CopyError::Damaged { records: 1, first, .. } = refused else { panic!("{text}: {refused:?}") };
+        assert_eq!(first, verified.problems[0]);
+        assert!(!folder.path().join("copy.sqlite3").exists(), "{text}");
     }
+}
+
+async fn copy(from: &Path, to: &Path) -> Result<CopyReport, CopyError> {
+    let (from, to) = (CopyEnd::Sqlite(from.into()), CopyEnd::Sqlite(to.into()));
+    let copying = move || store_copy(&from, &to, CopyOptions::default(), NOW, &mut |_| Ok(()));
+    tokio::task::spawn_blocking(copying).await.unwrap()
+}
+
+#[tokio::test]
+async fn every_row_of_a_copy_has_a_checksum() {
+    let folder = tempfile::tempdir().unwrap();
+    fill(folder.path()).await;
+    let copied = folder.path().join("copy/test.sqlite3");
+    fs::create_dir(copied.parent().unwrap()).unwrap();
+    copy(&folder.path().join("test.sqlite3"), &copied).await.unwrap();
+    let verified = sqlite_open(copied.parent().unwrap()).verify_checksums().await.unwrap();
+    assert_eq!(verified, ChecksumReport { checked: 15, ..ChecksumReport::default() });
 }
 
 #[tokio::test]

@@ -6,13 +6,13 @@ use rusqlite::{Connection, Result, Row, params_from_iter};
 
 use super::{
     ARTIFACT, ATTEMPT, CHUNK, DIGEST, EFFECT, EVENT, Layout, MESSAGE, RUN_REQUEST, RUN_STATE, RowSum,
-    SESSION, STATE, STEP, key_column,
+    SESSION, STATE, STATE_CHANGE, STEP, key_column,
 };
 use crate::sqlite::columns::Columns;
 use crate::sqlite::digests::digest_read;
 use crate::sqlite::read::{
     self, artifact_columns, attempt_columns, chunk_columns, digest_columns, effect_columns, event_columns,
-    message_columns, run_columns, session_columns, state_columns, step_columns,
+    message_columns, run_columns, session_columns, state_change_columns, state_columns, step_columns,
 };
 
 /// A kind of row, and how it is read.
@@ -28,7 +28,7 @@ struct Table {
 
 const STATES: &[(&Layout, &str)] = &[(&STATE, "checksum")];
 
-const TABLES: [Table; 13] = [
+const TABLES: [Table; 14] = [
     Table {
         name: "sessions",
         key: "session_id",
@@ -91,6 +91,13 @@ const TABLES: [Table; 13] = [
         columns: state_columns!(),
         parts: STATES,
         read: |row| json_check(row, 3),
+    },
+    Table {
+        name: "state_history",
+        key: "place, key, version",
+        columns: state_change_columns!(),
+        parts: &[(&STATE_CHANGE, "checksum")],
+        read: |row| json_check(row, 2),
     },
     Table {
         name: "run_attempts",
