@@ -145,6 +145,26 @@ pub enum BackupError {
         /// The problem.
         problem: &'static str,
     },
+    /// The artifacts of a backup are in an object store that is not configured. Nothing was restored.
+    #[error(
+        "the artifacts of this backup are in {url}, and no object store is configured: set `artifact_store.url` to it, or to a \
+         copy of it; nothing was restored"
+    )]
+    ArtifactsElsewhere {
+        /// The object store.
+        url: String,
+    },
+    /// A backup has the bytes of its artifacts, but the server would look for them in an object store. Nothing was restored.
+    #[error(
+        "this backup has the bytes of {contents} artifacts, and the server would look for them in {url}: restore it without \
+         `artifact_store.url`, then move the files of `artifacts` there (docs/cluster.md); nothing was restored"
+    )]
+    ArtifactsHere {
+        /// The object store that is configured.
+        url: String,
+        /// The number of contents.
+        contents: usize,
+    },
     /// The state directory cannot be used.
     #[error(transparent)]
     StateDir(#[from] StateDirError),
@@ -181,6 +201,7 @@ impl BackupError {
             Self::Exists { .. } | Self::Database { source: CopyError::NotEmpty(_), .. } => "already_exists",
             Self::Nothing { .. } => "not_found",
             Self::NotABackup { .. } => "not_a_backup",
+            Self::ArtifactsElsewhere { .. } | Self::ArtifactsHere { .. } => "artifacts_elsewhere",
             Self::Damaged { .. } | Self::Artifact { .. } => "corrupt",
             Self::StateDir(StateDirError::Busy { .. }) => "state_dir_owned",
             Self::StateDir(StateDirError::Exposed { .. }) => "state_dir_exposed",

@@ -38,6 +38,7 @@ pub struct Restored {
 pub fn restore(config: &Config, from: &Path, now: Time) -> Result<Restored, BackupError> {
     // Before the state directory is created.
     let manifest = manifest_read(from)?;
+    check_artifact_store(config, &manifest)?;
     let state_dir = StateDir::open(&config.state_dir, now, Ids::system().node())?;
     if config.store.is_none() {
         refuse_data(config)?;
@@ -48,7 +49,7 @@ pub fn restore(config: &Config, from: &Path, now: Time) -> Result<Restored, Back
     or_remove(&draft, || {
         folder_make(&draft).map_err(BackupError::io(&draft))?;
         unpack(from, &manifest, &draft)?;
-        let cursors = database_restore(&draft.join(DATABASE), now)?;
+        let cursors = database_restore(&draft.join(DATABASE), Time(manifest.created_at_ms), now)?;
         match &config.store {
             Some(url) => place_in_postgres(config, url, &manifest, &draft, now)?,
             None => place_in_directory(config, &draft).map_err(BackupError::io(&config.state_dir))?,
@@ -56,6 +57,17 @@ pub fn restore(config: &Config, from: &Path, now: Time) -> Result<Restored, Back
         remove(&draft).map_err(BackupError::io(&draft))?;
         Ok(Restored { manifest: manifest.clone(), cursors })
     })
+}
+
+/// Refuses a backup whose artifacts a server with this configuration would not find.
+fn check_artifact_store(config: &Config, manifest: &Manifest) -> Result<(), BackupError> {
+    match (&manifest.artifact_store, &config.artifact_store.url) {
+        (Some(url), None) => Err(BackupError::ArtifactsElsewhere { url: url.clone() }),
+        (None, Some(url)) if manifest.artifacts() > 0 => {
+            Err(BackupError::ArtifactsHere { url: url.clone(), contents: manifest.artifacts() })
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Moves the files of a backup to their places.

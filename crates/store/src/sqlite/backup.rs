@@ -19,9 +19,14 @@ use super::{check, checksum, migrate, wal};
 
 /// The smallest number of cursors that a restored database skips.
 const SKIPPED_CURSORS: u64 = 1 << 32;
-/// The first cursor of a restored database is at least its time in milliseconds multiplied by this number. More
-/// cursors cannot be committed in a millisecond, so a later restore begins after all cursors of an earlier one.
+/// The first cursor of a restored database is at least its time in milliseconds multiplied by this number. SQLite cannot
+/// commit more in a millisecond, so a later restore begins after all cursors of an earlier one.
 const CURSORS_PER_MS: u64 = 1 << 10;
+/// The cursors that are skipped for each millisecond since the backup was made. A PostgreSQL, into which the backup may have
+/// been restored before, uses 2^14 for each of its transactions; this is 2,000 of them a second.
+const CURSORS_PER_MS_OF_AGE: u64 = 1 << 15;
+/// The most cursors that are skipped because of the age of a backup, about a year: cursors must stay numbers of JavaScript.
+const MAX_SKIPPED_BY_AGE: u64 = 1 << 50;
 /// The time after which a copy from before a migration is removed.
 const COPY_KEPT_MS: i64 = 7 * 24 * 60 * 60 * 1_000;
 /// The part of the name of a copy from before a migration that precedes the schema version.
@@ -90,8 +95,8 @@ pub(super) fn summarize(copy: &Connection) -> rusqlite::Result<CopySummary> {
 }
 
 /// Makes a copied database ready to be used in place of a lost one: checks it, migrates it, and skips the cursors that
-/// lost events may have had.
-pub fn database_restore(path: &Path, now: Time) -> Result<RestoredCursors, OpenError> {
+/// lost events may have had since the copy was `made`.
+pub fn database_restore(path: &Path, made: Time, now: Time) -> Result<RestoredCursors, OpenError> {
     let fail = |error| open::failed(path, error);
     if open::inspect(path)?.is_none() {
         return Err(OpenError::NotADatabase { path: path.into() });
@@ -103,7 +108,8 @@ pub fn database_restore(path: &Path, now: Time) -> Result<RestoredCursors, OpenE
     migrate::migrate(&mut connection, now).map_err(fail)?;
     let last = last_cursor(&connection).map_err(fail)?;
     let by_time = now.0.max(0).cast_unsigned().saturating_mul(CURSORS_PER_MS);
-    let continues_after = Cursor(by_time.max(last.0 + SKIPPED_CURSORS));
+    let by_age = now.since(made).saturating_mul(CURSORS_PER_MS_OF_AGE).min(MAX_SKIPPED_BY_AGE);
+    let continues_after = Cursor(by_time.max(last.0 + SKIPPED_CURSORS) + by_age);
     let skip = || {
         connection.execute_batch("BEGIN IMMEDIATE")?;
         connection.execute(

@@ -70,7 +70,7 @@ async fn a_restored_database_gives_no_cursor_twice() {
     SqliteView::open(&database(&folder), true).unwrap().copy_to(&database(&restored)).unwrap();
     let mut ends = vec![];
     for now in [NOW, Time(NOW.0 + 1)] {
-        let cursors = database_restore(&database(&restored), now).unwrap();
+        let cursors = database_restore(&database(&restored), NOW, now).unwrap();
         assert!(cursors.continues_after.0 >= cursors.last.0 + (1 << 32));
         assert!(cursors.continues_after.0 < 1 << 53, "a number of JavaScript");
         let opened = sqlite_open(restored.path());
@@ -101,7 +101,7 @@ async fn a_damaged_copy_is_not_restored() {
     drop(store);
     let bytes = fs::read(&copy).unwrap();
     fs::write(&copy, &bytes[..bytes.len() / 2]).unwrap();
-    assert!(matches!(database_restore(&copy, NOW).unwrap_err(), OpenError::Corrupt { .. }));
+    assert!(matches!(database_restore(&copy, NOW, NOW).unwrap_err(), OpenError::Corrupt { .. }));
 }
 
 #[tokio::test]
