@@ -20,8 +20,11 @@ impl Actor {
         let has_work = self.unfinished().next().is_some();
         match self.shared.store.home_give(self.fence, to, has_work).await {
             Ok(true) => self.lifetime.move_to(to),
-            // That process has ended, or drains itself by now.
-            Ok(false) => return,
+            // That process has ended or drains itself by now, or an earlier try that failed was carried out after all.
+            Ok(false) => match self.shared.store.home_find(session).await {
+                Ok(Some(home)) if home != self.shared.node => self.lifetime.move_to(home),
+                _ => return,
+            },
             Err(error) => match self.shared.store.home_find(session).await {
                 Ok(Some(home)) if home == to => self.lifetime.move_to(to),
                 _ => {

@@ -15,6 +15,7 @@ use super::{Caller, Kernel, Shared};
 use crate::actor::Command;
 use crate::blobs::{BlobError, BlobReader, Blobs, StagedBlob};
 use crate::error::{CreateError, Error};
+use crate::feed::SubscriptionMode;
 use crate::store::{ArtifactPage, Request, SessionRef, Unique};
 
 /// Settings of a new artifact.
@@ -93,10 +94,11 @@ impl Kernel {
         let session = self.session_for_change(caller, by).await?;
         let owner = session.owner;
         let session = session.id;
-        if self.shared.options.homes.is_some() {
-            // Before a byte is read: the home of the session gets the whole content.
-            self.shared.check_home(session).await?;
-        }
+        // Before a byte is read: the home of the session gets the whole content. A reader keeps it here meanwhile.
+        let _reader = match self.shared.options.homes {
+            Some(_) => Some(self.shared.subscribe(session, SubscriptionMode::Observer).await?),
+            None => None,
+        };
         check_candidate(&new.kind, false, &new.metadata)?;
         let (staged, artifact) = self.shared.artifact_stage(&owner, session, new.clone(), content).await?;
         let asked = idempotency_key

@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::reach::Peers;
-use super::{Kernel, Shared};
+use super::{Kernel, RunRequest, Shared};
 use crate::actor::Command;
 use crate::board::LiveSession;
 use crate::error::Error;
@@ -233,6 +233,26 @@ impl Shared {
         match self.store.home_find(session.id).await?.filter(|home| *home != self.node) {
             Some(node) => Err(Error::Elsewhere { node }),
             None => Err(Error::Unavailable("the session changes its home at this moment; try again".into())),
+        }
+    }
+
+    /// Makes another process the home of a session that is not in memory, and fails then, if this one is far busier. A session
+    /// stays that is read here, has work to do, or has something on the machine: a folder, or the memory of an agent. It
+    /// also stays if the request cannot be sent to another process, or names an adapter or a folder that only this one may
+    /// have.
+    pub(super) async fn check_balance(&self, session: &Session, request: &RunRequest) -> Result<(), Error> {
+        let can_move = self.options.homes.is_some() && PLACEABLE.try_with(|()| ()).is_ok();
+        let has_folder = session.cwd.is_some() || request.options.cwd.is_some();
+        let has_adapter = request.adapter.as_ref().is_some_and(|adapter| *adapter != session.adapter);
+        if !can_move || has_folder || has_adapter || self.has_slot(session.id) {
+            return Ok(());
+        }
+        match place(Wish::of(session), self.node, &self.candidates()) {
+            Some(node) if node != self.node => match self.hand_over_idle(session.id).await? {
+                Some(node) => Err(Error::Elsewhere { node }),
+                None => Ok(()),
+            },
+            _ => Ok(()),
         }
     }
 

@@ -1,10 +1,12 @@
-//! Moves: a kernel that drains hands its sessions over to other kernels that share the store.
+//! Moves: a kernel that drains hands its sessions over to other kernels that share the store, and a busy one some of them.
 //!
 //! ```text
 //! in memory, nothing acts for it ───────────── home_give ──▶ at another kernel, which loads it if it has work
 //! in memory, a run acts for it ──its end──▶ (as above)
 //! not in memory, but read, parked or asked for ─ home_assign ──▶ at another kernel, which loads it
 //! not in memory otherwise ──────────────────── homes_free ──▶ without a home: at the kernel that is asked for it next
+//!
+//! of a busy kernel, not in memory, idle, gets a prompt ─ home_assign ──▶ at a far less busy kernel, which gets the prompt
 //! ```
 //!
 //! The actor of a session hands it over between two inputs, so no commit is in flight and all streamed text is stored. One
@@ -18,7 +20,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use mainspring_core::placement::{Candidate, Wish, place_elsewhere};
-use mainspring_core::{NodeId, Run, RunId, Session, SessionId};
+use mainspring_core::{NodeId, Run, RunId, Session, SessionId, Time};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
@@ -26,22 +28,35 @@ use super::reach::{AskError, HomeRequest};
 use super::{Kernel, Shared};
 use crate::actor::Signal;
 use crate::error::Error;
+use crate::store::Loaded;
 
 /// Time between two tries to hand over the sessions that had to stay: other processes may have joined.
 const RETRY_MS: u64 = 500;
+/// Time in which a process has to answer before it gets a session of a busy one.
+const ANSWER_MS: u64 = 1_000;
+/// Time after which a process has reported the sessions that it got and still has in memory.
+const REPORTED_MS: u64 = 5_000;
 
 /// The moves of sessions to other processes.
 #[derive(Debug, Default)]
 pub(super) struct Moves {
     is_draining: AtomicBool,
-    /// The sessions that each process got from this one. The processes report them only later.
-    given: Mutex<HashMap<NodeId, u64>>,
+    given: Mutex<HashMap<NodeId, Given>>,
+}
+
+/// The sessions that a process got from this one and may not have reported yet.
+#[derive(Debug, Clone, Copy)]
+struct Given {
+    sessions: u64,
+    at: Time,
 }
 
 impl Moves {
     /// Completes what is known about a process `candidate`.
-    fn corrected(&self, mut candidate: Candidate, here: NodeId) -> Candidate {
-        candidate.sessions += self.given.lock().get(&candidate.node).copied().unwrap_or_default();
+    fn corrected(&self, mut candidate: Candidate, here: NodeId, now: Time) -> Candidate {
+        let mut given = self.given.lock();
+        given.retain(|_, given| now.since(given.at) < REPORTED_MS);
+        candidate.sessions += given.get(&candidate.node).map_or(0, |given| given.sessions);
         candidate.is_draining |= candidate.node == here && self.is_draining.load(Ordering::Acquire);
         candidate
     }
@@ -88,7 +103,8 @@ impl Shared {
     /// Lists the processes that share the store, as far as this one knows.
     pub(super) fn candidates(&self) -> Vec<Candidate> {
         let Some(homes) = &self.options.homes else { return vec![] };
-        homes.candidates().into_iter().map(|known| self.moves.corrected(known, self.node)).collect()
+        let now = self.clock.now();
+        homes.candidates().into_iter().map(|known| self.moves.corrected(known, self.node, now)).collect()
     }
 
     /// True if another process stays.
@@ -116,7 +132,10 @@ impl Shared {
 
     /// Records that the process `to` got a session of this one.
     pub(crate) fn count_given(&self, to: NodeId) {
-        *self.moves.given.lock().entry(to).or_default() += 1;
+        let now = self.clock.now();
+        let mut given = self.moves.given.lock();
+        let given = given.entry(to).or_insert(Given { sessions: 0, at: now });
+        *given = Given { sessions: given.sessions + 1, at: now };
     }
 
     /// Tries to hand every session over.
@@ -148,7 +167,48 @@ impl Shared {
 
     /// Makes another process the home of a session that is not in memory. Returns the home, if it is another process.
     pub(super) async fn hand_over_unloaded(&self, session: SessionId) -> Result<Option<NodeId>, Error> {
-        let Some(loaded) = self.store.session_load(session).await? else { return Ok(None) };
+        match self.store.session_load(session).await? {
+            Some(loaded) => self.assign(&loaded).await,
+            None => Ok(None),
+        }
+    }
+
+    /// Does the same for a session without unfinished runs and agents' sessions, if the other process answers, and ends
+    /// readers that have come meanwhile. Goes on if the caller gives up.
+    pub(super) async fn hand_over_idle(&self, session: SessionId) -> Result<Option<NodeId>, Error> {
+        let shared = self.me.upgrade().ok_or(Error::ShuttingDown)?;
+        let moving = self.tasks.spawn(async move {
+            let loaded = shared.store.session_load(session).await?.filter(|loaded| loaded.runs.is_empty());
+            let Some(loaded) = loaded else { return Ok(None) };
+            let successor = shared.successor(&loaded.session, std::iter::empty());
+            if !shared.active_bindings(session).await?.is_empty() || !shared.answers(successor).await {
+                return Ok(None);
+            }
+            let home = match shared.assign(&loaded).await {
+                // The session may have moved.
+                Err(_) => shared.store.home_find(session).await?.filter(|home| *home != shared.node),
+                assigned => assigned?,
+            };
+            if let Some(to) = home {
+                shared.end_readers(session, to);
+            }
+            Ok(home)
+        });
+        moving.await.unwrap_or(Err(Error::ShuttingDown))
+    }
+
+    /// True if a process answers soon. One that has just ended is still listed, and would keep the session from everybody.
+    async fn answers(&self, node: Option<NodeId>) -> bool {
+        let Some(node) = node else { return false };
+        let Some(peers) = self.peers() else { return true };
+        tokio::select! {
+            answer = peers.ask(node, HomeRequest::Hosts(vec![])) => answer.is_ok(),
+            () = self.clock.sleep_for(ANSWER_MS) => false,
+        }
+    }
+
+    async fn assign(&self, loaded: &Loaded) -> Result<Option<NodeId>, Error> {
+        let session = loaded.session.id;
         let runs = || loaded.runs.iter().map(|(run, _)| run);
         let Some(to) = self.successor(&loaded.session, runs()) else { return Ok(None) };
         self.pass_hosts(to, runs()).await?;

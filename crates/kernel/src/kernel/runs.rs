@@ -150,6 +150,7 @@ impl Kernel {
     async fn session_for(&self, caller: &Caller, request: &RunRequest) -> Result<(SessionId, bool), Error> {
         if let Some(found) = self.session_resolve(caller, &request.session).await? {
             caller.check_changes(&found)?;
+            self.shared.check_balance(&found, request).await?;
             return Ok((found.id, false));
         }
         caller.check_writes()?;

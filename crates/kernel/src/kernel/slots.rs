@@ -63,6 +63,11 @@ impl Shared {
         self.slots.lock().values().filter_map(|slot| slot.actor.clone()).collect()
     }
 
+    /// True while the session has an actor or a reader.
+    pub(super) fn has_slot(&self, session: SessionId) -> bool {
+        self.slots.lock().contains_key(&session)
+    }
+
     /// The sessions that have an actor or a reader.
     pub(super) fn slot_sessions(&self) -> Vec<SessionId> {
         self.slots.lock().keys().copied().collect()
@@ -259,6 +264,10 @@ impl Shared {
             Box::pin(self.check_home(session)).await?;
         }
         let subscription = self.add_subscription(session, mode)?;
+        if self.options.homes.is_some() && mode == SubscriptionMode::Observer {
+            // The session may have moved before its mover could see this reader.
+            Box::pin(self.check_home(session)).await?;
+        }
         match subscription.feed().loaded().await {
             Ok(_) => Ok(subscription),
             Err(_) if self.tasks.is_stopping() => Err(Error::ShuttingDown),

@@ -1,6 +1,7 @@
 //! Kernels that share a PostgreSQL: a session is served by its home alone, and another kernel takes it up when that one ends.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use mainspring_adapters::ScriptAdapter;
 use mainspring_api::{LiveChange, LiveStatus};
@@ -14,7 +15,7 @@ use mainspring_kernel::kernel::{Caller, RunRequest, SessionQuery};
 use mainspring_kernel::owner_events::OwnerItem;
 use mainspring_kernel::store::SessionRef;
 use mainspring_kernel::{Error, Kernel, Options};
-use mainspring_store::{PostgresOptions, Seat, Standby};
+use mainspring_store::{HomeServer, PostgresOptions, Seat, Standby};
 use serde_json::json;
 
 use crate::cluster::database;
@@ -47,6 +48,18 @@ pub(crate) async fn server_with(
     labels: &[&str],
     options: Options,
 ) -> Server {
+    server_under_load(url, n, adapters, labels, options, None).await
+}
+
+/// Starts a server that believes to have as many sessions in memory as `load` says.
+async fn server_under_load(
+    url: &str,
+    n: u8,
+    adapters: &[&str],
+    labels: &[&str],
+    options: Options,
+    load: Option<Arc<AtomicU64>>,
+) -> Server {
     let owned = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
     let seat = Seat {
         node: node(n),
@@ -62,7 +75,14 @@ pub(crate) async fn server_with(
     let store = standby.work().await.unwrap();
     standby.homes().wait_for(|homes| homes.leader.is_some()).await.unwrap();
     let homes = standby.homes();
-    let candidates = move || homes.borrow().servers.iter().map(|server| server.candidate.clone()).collect();
+    let candidate = move |server: &HomeServer| {
+        let mut candidate = server.candidate.clone();
+        if let Some(load) = load.as_ref().filter(|_| candidate.node == node(n)) {
+            candidate.sessions = load.load(Ordering::Relaxed);
+        }
+        candidate
+    };
+    let candidates = move || homes.borrow().servers.iter().map(&candidate).collect();
     let options = Options {
         node: Some(node(n)),
         homes: Some(Homes::new(candidates)),
@@ -312,6 +332,47 @@ async fn a_kernel_that_drains_hands_over_each_session_as_soon_as_nothing_acts_fo
     for run in [&idle, &unloaded, &asks, &behind, &queued, &more] {
         assert_eq!(a.kernel.run_get(&a.me, run.id).await.unwrap().attempts, 1);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idle_session_of_a_busy_kernel_moves_with_its_next_prompt() {
+    let url = database();
+    let load = Arc::new(AtomicU64::new(0));
+    let a = server_under_load(&url, 1, &["script"], &[], Options::default(), Some(Arc::clone(&load))).await;
+    let b = server(&url, 2, &["script"]).await;
+    a.standby.homes().wait_for(|homes| homes.servers.len() == 2).await.unwrap();
+    let unloaded = async |key: &str, cwd: Option<&str>| {
+        let mut request = RunRequest::text(key, "say hi");
+        request.session.new.cwd = cwd.map(str::to_owned);
+        let run = Box::pin(placeable(a.kernel.run_create(&a.me, request))).await.unwrap().run;
+        a.reaches(run.id, RunStatus::Succeeded).await;
+        let by = SessionRef::Id(run.session);
+        assert!(a.kernel.session_close(&a.me, &by).await.unwrap());
+        by
+    };
+    let (idle, read) = (unloaded("idle", None).await, unloaded("read", None).await);
+    let _reader = a.kernel.session_observe(&a.me, &read, None).await.unwrap();
+    unloaded("here", None).await;
+    unloaded("folder", Some("/")).await;
+    let placed = async |key: &str| placeable(a.prompt(key, "say more")).await;
+    let more = placed("idle").await.unwrap();
+    a.reaches(more.id, RunStatus::Succeeded).await;
+    assert!(a.kernel.session_close(&a.me, &idle).await.unwrap());
+    load.store(9, Ordering::Relaxed);
+
+    let elsewhere = Error::Elsewhere { node: node(2) };
+    assert_eq!(placed("idle").await.unwrap_err(), elsewhere);
+    let moved = b.prompt("idle", "say there").await.unwrap();
+    b.reaches(moved.id, RunStatus::Succeeded).await;
+    assert_eq!(moved.session, more.session);
+    assert_eq!(b.kernel.session_home(moved.session).await, Ok(None), "here");
+    // One that is read, one in a folder, and one whose prompt cannot be sent elsewhere stay.
+    for key in ["read", "folder"] {
+        let run = placed(key).await.unwrap();
+        assert_eq!(b.kernel.run_home(run.id).await, Ok(Some(node(1))), "{key}");
+    }
+    let run = a.prompt("here", "say more").await.unwrap();
+    assert_eq!(b.kernel.run_home(run.id).await, Ok(Some(node(1))));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -76,7 +76,8 @@ pub(super) async fn home_assign(
 ) -> Result<bool, StoreError> {
     let sql = "INSERT INTO leases (session_id, epoch, node_id, released, handed)
                  SELECT $1, nextval('lease_epochs'), $2, true, true
-                 WHERE EXISTS (SELECT 1 FROM node_leases AS n WHERE n.node_id = $2)
+                 WHERE EXISTS (SELECT 1 FROM node_leases AS n
+                               WHERE n.node_id = $2 AND clock_timestamp() < n.expires_at)
                ON CONFLICT (session_id) DO UPDATE SET
                  epoch = excluded.epoch, node_id = excluded.node_id, released = true, handed = true
                WHERE leases.released AND (leases.node_id = $3

@@ -151,6 +151,8 @@ pub(super) struct Beacon {
     pub(super) is_stepping_down: Arc<AtomicBool>,
     /// When the lease is renewed next, in milliseconds since the start of the machine.
     pub(super) renewal_at_ms: u64,
+    /// True if sessions may have lost their home and the kernel does not know yet.
+    pub(super) has_lost_homes: bool,
 }
 
 impl Beacon {
@@ -207,13 +209,12 @@ impl Beacon {
                 }
             }
         }
-        let mut has_lost_homes = false;
         if self.is_stepping_down.load(Ordering::Acquire) {
             self.step_down(&client).await?;
         } else if !self.shared.leads.load(Ordering::Acquire) && self.lead(&client).await? {
             self.shared.leads.store(true, Ordering::Release);
             // Servers may have ended while nobody led.
-            has_lost_homes = true;
+            self.has_lost_homes = true;
         }
         let leads = self.shared.leads.load(Ordering::Acquire);
         if leads {
@@ -226,7 +227,7 @@ impl Beacon {
             }
         }
         let (mut seen, all) = look(&client).await?;
-        has_lost_homes |= leads && !known.is_subset(&all);
+        let has_lost_homes = std::mem::take(&mut self.has_lost_homes) || (leads && !known.is_subset(&all));
         *known = all;
         self.homes.send_if_modified(|homes| {
             seen.lost_homes = homes.lost_homes + u64::from(has_lost_homes);

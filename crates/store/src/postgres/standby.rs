@@ -155,8 +155,17 @@ impl Standby {
         let (connector, homes) = (self.connector.clone(), self.homes.clone());
         let permits = Arc::clone(&self.permits);
         let is_stepping_down = Arc::clone(&self.is_stepping_down);
-        let beacon =
-            Beacon { connector, shared, seat, homes, permits, client, is_stepping_down, renewal_at_ms: 0 };
+        let beacon = Beacon {
+            connector,
+            shared,
+            seat,
+            homes,
+            permits,
+            client,
+            is_stepping_down,
+            renewal_at_ms: 0,
+            has_lost_homes: false,
+        };
         self.connector.spawn(beacon.keep());
         let (connector, shared, node) = (self.connector.clone(), Arc::clone(&self.shared), self.seat.node);
         self.connector.spawn(notices::announce(connector, Arc::clone(&shared), node));
