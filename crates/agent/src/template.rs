@@ -31,6 +31,11 @@ pub const MAX_MEMORY_BYTES: usize = 8 << 20;
 /// The maximum number of bytes of the resulting text.
 pub const MAX_OUTPUT_BYTES: usize = 2 << 20;
 
+/// True if a template renders to itself, whatever its context: its text has no tags, and no newline at its end.
+pub fn is_plain(template: &str) -> bool {
+    !template.contains('{') && !template.ends_with(['\n', '\r']) && template.len() <= MAX_OUTPUT_BYTES
+}
+
 /// An error in a template.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TemplateError {

@@ -16,6 +16,7 @@ use super::{Exit, NativeAdapter};
 use crate::definition::Definition;
 use crate::models::SelectedModel;
 use crate::output::OutputSchema;
+use crate::template;
 use crate::tool::{ToolEntry, Toolbox};
 
 /// The number of state keys that are read at a time.
@@ -227,6 +228,11 @@ pub(super) async fn render_system(
     attempt: &AttemptHandle,
     network: Option<Value>,
 ) -> Result<Option<String>, Exit> {
+    match &agent.system {
+        None => return Ok(None),
+        Some(system) if template::is_plain(system) => return Ok(Some(system.clone())),
+        Some(_) => {}
+    }
     let assignment = attempt.assignment();
     let (session, run) = (&assignment.session, &assignment.run);
     let state = match agent.reads_state() {

@@ -252,3 +252,14 @@ fn an_expression_is_one_condition_within_the_same_budget() {
     let endless = "range(99999)|map('string')|join|length > range(99999)|map('string')|join|length";
     assert!(is_true(endless, &context).unwrap_err().to_string().contains("more than"), "bounded");
 }
+
+#[test]
+fn a_plain_text_renders_to_itself() {
+    for text in ["", "Count the words.", "Two lines:\nthe second }} %} #}", "  spaces  ", "a\\b"] {
+        assert!(is_plain(text), "{text:?}");
+        assert_eq!(render(text, &json!({})).unwrap(), text);
+    }
+    for text in ["{{ x }}", "{% if x %}", "{# x #}", "ends with a newline\n", "{"] {
+        assert!(!is_plain(text), "{text:?}");
+    }
+}
