@@ -28,7 +28,7 @@ use super::reach::{AskError, HomeRequest};
 use super::{Kernel, Shared};
 use crate::actor::Signal;
 use crate::error::Error;
-use crate::store::Loaded;
+use crate::store::{ArtifactPage, Loaded};
 
 /// Time between two tries to hand over the sessions that had to stay: other processes may have joined.
 const RETRY_MS: u64 = 500;
@@ -173,15 +173,18 @@ impl Shared {
         }
     }
 
-    /// Does the same for a session without unfinished runs and agents' sessions, if the other process answers, and ends
-    /// readers that have come meanwhile. Goes on if the caller gives up.
+    /// Does the same for a session that has no unfinished runs and nothing on this machine, if the other process answers, and
+    /// ends readers that have come meanwhile. Goes on if the caller gives up.
     pub(super) async fn hand_over_idle(&self, session: SessionId) -> Result<Option<NodeId>, Error> {
         let shared = self.me.upgrade().ok_or(Error::ShuttingDown)?;
         let moving = self.tasks.spawn(async move {
             let loaded = shared.store.session_load(session).await?.filter(|loaded| loaded.runs.is_empty());
             let Some(loaded) = loaded else { return Ok(None) };
             let successor = shared.successor(&loaded.session, std::iter::empty());
-            if !shared.active_bindings(session).await?.is_empty() || !shared.answers(successor).await {
+            let stays = !shared.active_bindings(session).await?.is_empty()
+                || shared.has_own_bytes(session).await?
+                || !shared.answers(successor).await;
+            if stays {
                 return Ok(None);
             }
             let home = match shared.assign(&loaded).await {
@@ -195,6 +198,16 @@ impl Shared {
             Ok(home)
         });
         moving.await.unwrap_or(Err(Error::ShuttingDown))
+    }
+
+    /// True if a session has artifacts whose bytes another process may not be able to read.
+    async fn has_own_bytes(&self, session: SessionId) -> Result<bool, Error> {
+        if self.options.blob_store.is_some() {
+            return Ok(false);
+        }
+        let page = ArtifactPage { session, run: None, before: None, limit: 1 };
+        let found = self.store.artifact_page(&page).await?;
+        Ok(!found.items.is_empty() || !found.damaged.is_empty())
     }
 
     /// True if a process answers soon. One that has just ended is still listed, and would keep the session from everybody.

@@ -13,6 +13,9 @@ use crate::config::{Config, SETTINGS};
 /// The settings that servers have to share in order to keep their promises together. They are refused if they differ.
 const FIXED: &[&str] = &["cluster.spread", "cluster.max_workers", "cluster.max_in_process_runs"];
 
+/// The name of the digest of the secret, which has to be the same too.
+const SECRET: &str = "cluster.secret_file (a digest of its content)";
+
 /// The groups of settings that decide what runs and callers can do, whichever server they get. A name that ends with a dot
 /// stands for a table.
 const GROUPS: &[(&str, &[&str])] = &[
@@ -105,6 +108,8 @@ pub(super) fn announced(config: &Config, key: &[u8; 32]) -> AnnouncedSettings {
             digests.settings.fixed.insert(setting.key.into(), setting.value(config).to_string());
         }
     }
+    // Servers with different secrets refuse each other's requests. A part of a digest gives nothing away.
+    digests.settings.fixed.insert(SECRET.into(), digests.of("secret")[..8].to_owned());
     for (group, names) in GROUPS {
         let of_group = SETTINGS.iter().filter(|setting| is_named(setting.key, names));
         let values: Vec<_> =
@@ -138,8 +143,12 @@ struct Digests<'a> {
 
 impl Digests<'_> {
     fn add(&mut self, group: &str, values: &impl Debug) {
-        let digest = blake3::keyed_hash(self.key, format!("{group}: {values:?}").as_bytes());
-        self.settings.digests.insert(group.into(), digest.to_hex()[..32].to_owned());
+        let digest = self.of(&format!("{group}: {values:?}"));
+        self.settings.digests.insert(group.into(), digest[..32].to_owned());
+    }
+
+    fn of(&self, text: &str) -> String {
+        blake3::keyed_hash(self.key, text.as_bytes()).to_hex().to_string()
     }
 }
 
@@ -204,6 +213,8 @@ mod tests {
         let settings = announced(&config, &[7; 32]);
         assert_eq!(settings.fixed["cluster.max_workers"], "4");
         assert_eq!(settings.fixed["cluster.spread"], "false");
-        assert_ne!(settings.digests, announced(&config, &[8; 32]).digests, "the digests need the secret");
+        let with_another_secret = announced(&config, &[8; 32]);
+        assert_ne!(settings.digests, with_another_secret.digests, "the digests need the secret");
+        assert_ne!(settings.fixed[SECRET], with_another_secret.fixed[SECRET]);
     }
 }

@@ -300,7 +300,7 @@ mod tests {
     fn an_address_in_a_message_has_no_password() {
         let addresses = [
             ("postgres://ada:secret@db:5433/main?sslmode=require", "postgres://ada@db:5433/main"),
-            ("postgresql://db/main?sslrootcert=/etc/ca.pem&password=secret", "postgres://db/main"),
+            ("postgresql://db/main?sslrootcert=/etc/ca.pem&password=secret", "postgres://db:5432/main"),
             ("postgres://ada:secret@a:1,b:2/main", "postgres://ada@a:1,b:2/main"),
             ("postgres:///main?host=/run&user=ada", "postgres://ada@/run/main"),
             ("postgres://ada:secret@db:many/main", "the PostgreSQL"),
