@@ -238,8 +238,8 @@ impl Shared {
 
     /// Makes another process the home of a session that is not in memory, and fails then, if this one is far busier. A session
     /// stays that is read here, has work to do, or has something on the machine: a folder, the memory of an agent, or bytes of
-    /// artifacts. It also stays if the request cannot be sent to another process, or names an adapter or a folder that only this one may
-    /// have.
+    /// artifacts. It also stays if the request cannot be sent to another process, or names an adapter or a folder that only
+    /// this one may have.
     pub(super) async fn check_balance(&self, session: &Session, request: &RunRequest) -> Result<(), Error> {
         let can_move = self.options.homes.is_some() && PLACEABLE.try_with(|()| ()).is_ok();
         let has_folder = session.cwd.is_some() || request.options.cwd.is_some();
