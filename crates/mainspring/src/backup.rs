@@ -156,7 +156,7 @@ pub enum BackupError {
     },
     /// A backup has the bytes of its artifacts, but the server would look for them in an object store. Nothing was restored.
     #[error(
-        "this backup has the bytes of {contents} artifacts, and the server would look for them in {url}: restore it without \
+        "this backup has the bytes of its artifacts ({contents}), and the server would look for them in {url}: restore it without \
          `artifact_store.url`, then move the files of `artifacts` there (docs/cluster.md); nothing was restored"
     )]
     ArtifactsHere {

@@ -59,7 +59,7 @@ pub enum CopyError {
     NotACopy(String),
     /// The source has damaged records. Nothing was copied.
     #[error(
-        "{name} has {records} damaged records, and was not copied: see `mainspring repair --help`. The first: {first}"
+        "{name} has damaged records ({records}) and was not copied: see `mainspring repair --help`. The first: {first}"
     )]
     Damaged {
         /// The source.
@@ -124,6 +124,17 @@ pub enum CopyError {
         #[source]
         source: StoreError,
     },
+}
+
+impl CopyError {
+    /// The error for a message that names the database already.
+    pub fn without_address(self) -> Self {
+        match self {
+            #[cfg(feature = "postgres")]
+            Self::Unreachable { source, .. } => Self::Postgres(source),
+            other => other,
+        }
+    }
 }
 
 /// The amount of data that a copy handles at once.

@@ -99,7 +99,10 @@ fn place_in_postgres(
     };
     let (source, target) = (CopyEnd::Sqlite(draft.join(DATABASE)), CopyEnd::Postgres(url.into()));
     let copied = store_copy(&source, &target, CopyOptions::default(), now, &mut steps);
-    copied.map_err(|source| BackupError::Database { address: config.database_name(), source })?;
+    copied.map_err(|error| BackupError::Database {
+        address: config.database_name(),
+        source: error.without_address(),
+    })?;
     place_audit(config, draft).map_err(BackupError::io(&config.state_dir))
 }
 
