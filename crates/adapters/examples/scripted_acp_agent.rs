@@ -49,6 +49,8 @@ struct Agent {
     terminal: String,
     /// The beginning of the kinds of options that its permission requests have.
     offers: &'static str,
+    /// The responses to requests that it did not wait for.
+    late_responses: Vec<String>,
     /// Text to send after the end of the turn.
     afterthought: Option<String>,
 }
@@ -75,6 +77,7 @@ fn main() {
         servers: Value::Null,
         terminal: String::new(),
         offers: "",
+        late_responses: vec![],
         afterthought: None,
     };
     // Agents also print plain text.
@@ -114,6 +117,12 @@ impl Agent {
     }
 
     fn serve(&mut self, message: &Value) {
+        if message["method"].is_null() {
+            // The response to a request that it did not wait for.
+            let response = message.get("result").or_else(|| message.get("error")).unwrap();
+            self.late_responses.push(response.to_string());
+            return;
+        }
         let (id, params) = (&message["id"], &message["params"]);
         let session = params["sessionId"].as_str().unwrap_or_default().to_owned();
         let known = self.folder.join(&session).is_file();
@@ -380,6 +389,8 @@ impl Agent {
             "relay" | "relay-at" | "mcp" => self.say(session, &format!("{}\n", self.call_tool(verb, rest))),
             "servers" => self.say(session, &self.servers.to_string()),
             "call" => return self.call(session, rest),
+            "send" => drop(self.send_request(session, rest)),
+            "responses" => self.say(session, &self.late_responses.join("\n")),
             "warn" => {
                 let _ = writeln!(std::io::stderr(), "{rest}");
             }
@@ -546,12 +557,7 @@ impl Agent {
 
     /// `call METHOD PARAMS`: sends a request to the client and says the response. `$T` is the last created terminal.
     fn call(&mut self, session: &str, what: &str) -> Next {
-        let (method, params) = what.split_once(' ').unwrap();
-        let mut params: Value = serde_json::from_str(&params.replace("$T", &self.terminal)).unwrap();
-        params["sessionId"] = session.into();
-        self.asked += 1;
-        let id = format!("call-{}", self.asked);
-        self.send(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}));
+        let id = self.send_request(session, what);
         let mut cancelled = false;
         loop {
             let Some(message) = self.read() else { return Next::Stop("cancelled") };
@@ -571,6 +577,17 @@ impl Agent {
             }
             return if cancelled { Next::Stop("cancelled") } else { Next::Continue };
         }
+    }
+
+    /// `send METHOD PARAMS`: sends a request and does not wait for the response.
+    fn send_request(&mut self, session: &str, what: &str) -> String {
+        let (method, params) = what.split_once(' ').unwrap();
+        let mut params: Value = serde_json::from_str(&params.replace("$T", &self.terminal)).unwrap();
+        params["sessionId"] = session.into();
+        self.asked += 1;
+        let id = format!("call-{}", self.asked);
+        self.send(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}));
+        id
     }
 
     fn hang(&mut self, session: &str) -> Next {

@@ -98,9 +98,9 @@ struct TerminalParams {
 }
 
 impl ClientServices {
-    pub(super) fn new(turn: &TurnContext<'_, AcpWorker>) -> Self {
+    pub(super) fn new(turn: &TurnContext<'_, AcpWorker>, attempt: AttemptHandle) -> Self {
         Self(Arc::new(ClientInner {
-            attempt: turn.attempt.clone(),
+            attempt,
             rules: turn.rules.clone(),
             standing: turn.standing.clone(),
             workspace: Arc::new(Workspace { folder: turn.folder.clone(), folders: turn.folders.clone() }),

@@ -10,12 +10,13 @@ use agent_client_protocol::v1::schema::{
     ToolCallStatus, ToolCallUpdateFields, UsageUpdate,
 };
 use mainspring_core::{Approval, Block, Cost, Failure, PlannedTask, TaskStatus, Usage};
-use mainspring_kernel::adapter::{Death, End, HandleError, Record, RuntimeFacts};
+use mainspring_kernel::adapter::{AttemptHandle, Death, End, HandleError, Record, RuntimeFacts};
 use mainspring_kernel::policy::{self, Question};
 use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
 use super::client::ClientServices;
 use super::permission::{act, narrowest_option, question, replies, requested};
@@ -49,8 +50,14 @@ impl PromptResult {
 /// A running turn.
 pub(super) struct AcpTurn<'a> {
     turn: TurnContext<'a, AcpWorker>,
+    /// The attempt, for requests of the agent: asks people only while the turn lasts.
+    asker: AttemptHandle,
+    /// Cancelled once the agent has ended the turn.
+    ended_by_agent: CancellationToken,
     text: TextBlocks<'a>,
     client: ClientServices,
+    /// The requests of the agent that are being decided or executed.
+    questions: QuestionQueue,
     /// The cost of the native session before the turn, if known.
     cost_before: Option<f64>,
     cost: Option<f64>,
@@ -68,12 +75,17 @@ pub(super) struct AcpTurn<'a> {
 
 impl<'a> AcpTurn<'a> {
     pub(super) fn new(turn: TurnContext<'a, AcpWorker>, cost_before: Option<f64>) -> Self {
-        let (text, client) = (TextBlocks::new(turn.attempt), ClientServices::new(&turn));
+        let ended_by_agent = CancellationToken::new();
+        let asker = turn.attempt.asking_until(ended_by_agent.clone());
+        let (text, client) = (TextBlocks::new(turn.attempt), ClientServices::new(&turn, asker.clone()));
         let calls = ToolCalls::new(turn.attempt, turn.standing.as_ref());
         Self {
             turn,
+            asker,
+            ended_by_agent,
             text,
             client,
+            questions: QuestionQueue::default(),
             cost_before,
             cost: None,
             message: None,
@@ -94,28 +106,11 @@ impl<'a> AcpTurn<'a> {
         let (native_run, result) = worker.connection.request::<PromptResult, _>("session/prompt", params);
         tokio::pin!(result);
         self.turn.record_at_end(RuntimeFacts { native_run, ..RuntimeFacts::default() }).await;
-        let mut questions = QuestionQueue::default();
         let outcome = loop {
             let step = tokio::select! {
                 biased;
-                Some(message) = inbound.recv() => match message {
-                    Inbound::Update(update) => self.handle_update(*update).await,
-                    Inbound::Permission(request) => {
-                        let (mut request, responder) = *request;
-                        let started = self.start_requested_tool(&mut request).await;
-                        let diff = self.requested_diff(&request).await;
-                        questions.push(self.decide_permission(request, diff, responder), false);
-                        started
-                    }
-                    Inbound::Client(request) => {
-                        self.has_output = true;
-                        if let Some(request) = self.client.serve(*request) {
-                            questions.push(self.client.clone().decide_and_serve(request), false);
-                        }
-                        Ok(())
-                    }
-                },
-                answered = questions.next_answered() => answered,
+                Some(message) = inbound.recv() => self.handle(message).await,
+                answered = self.questions.next_answered() => answered,
                 result = &mut result => break self.finish(result, &mut inbound).await,
                 () = worker.disconnected() => break self.fail_disconnected(&mut inbound).await,
             };
@@ -133,8 +128,28 @@ impl<'a> AcpTurn<'a> {
         (outcome, self.cost)
     }
 
+    async fn handle(&mut self, message: Inbound) -> Result<(), HandleError> {
+        match message {
+            Inbound::Update(update) => self.handle_update(*update).await,
+            Inbound::Permission(request) => {
+                let (mut request, responder) = *request;
+                let started = self.start_requested_tool(&mut request).await;
+                let diff = self.requested_diff(&request).await;
+                self.questions.push(self.decide_permission(request, diff, responder), false);
+                started
+            }
+            Inbound::Client(request) => {
+                self.has_output = true;
+                if let Some(request) = self.client.serve(*request) {
+                    self.questions.push(self.client.clone().decide_and_serve(request), false);
+                }
+                Ok(())
+            }
+        }
+    }
+
     /// Kills the terminals of the turn before it ends.
-    async fn close_terminals(&self, outcome: TurnOutcome) -> TurnOutcome {
+    async fn close_terminals(&mut self, outcome: TurnOutcome) -> TurnOutcome {
         match self.client.close().await {
             Death::Proven => outcome,
             // Returning would claim that everything has stopped.
@@ -147,11 +162,18 @@ impl<'a> AcpTurn<'a> {
         }
     }
 
-    /// Processes the updates that arrived before the result of the prompt, and closes denied tool calls.
+    /// Processes the messages that arrived before the result of the prompt, and closes denied tool calls. Some agents do
+    /// not wait for the response to a request: it is decided and executed all the same, unless a person must decide.
     async fn drain(&mut self, inbound: &mut mpsc::UnboundedReceiver<Inbound>) -> Result<(), HandleError> {
         while let Ok(message) = inbound.try_recv() {
-            if let Inbound::Update(update) = message {
-                self.handle_update(*update).await?;
+            self.handle(message).await?;
+        }
+        self.ended_by_agent.cancel();
+        while !self.questions.is_empty() {
+            match self.questions.next_answered().await {
+                // A person would have to decide, or the attempt is cancelled.
+                Ok(()) | Err(HandleError::Revoked) => {}
+                Err(error) => return Err(error),
             }
         }
         // Not every agent reports that a denied call did not run. Calls that were announced but not started are dropped;
@@ -218,9 +240,11 @@ impl<'a> AcpTurn<'a> {
 
     /// Ends the turn after the process has ended or closed the connection.
     async fn fail_disconnected(&mut self, inbound: &mut mpsc::UnboundedReceiver<Inbound>) -> TurnOutcome {
-        // The kernel records an unknown outcome for open tool calls.
-        while let Ok(Inbound::Update(update)) = inbound.try_recv() {
-            let _ = self.handle_update(*update).await;
+        // The kernel records an unknown outcome for open tool calls. Nobody waits for the responses to requests.
+        while let Ok(message) = inbound.try_recv() {
+            if let Inbound::Update(update) = message {
+                let _ = self.handle_update(*update).await;
+            }
         }
         let _ = self.calls.write_files(&mut self.text).await;
         // After any output, a retry could repeat actions.
@@ -366,7 +390,7 @@ impl<'a> AcpTurn<'a> {
     }
 
     /// The changes of files that the requested call would make. A long text is stored as an artifact.
-    async fn requested_diff(&self, request: &RequestPermissionRequest) -> Vec<Block> {
+    async fn requested_diff(&mut self, request: &RequestPermissionRequest) -> Vec<Block> {
         match self.tools.get(&*request.tool_call.tool_call_id.0) {
             Some(tool) => tool.diff_blocks(self.turn.attempt).await.unwrap_or_default(),
             None => vec![],
@@ -380,7 +404,7 @@ impl<'a> AcpTurn<'a> {
         diff: Vec<Block>,
         responder: Responder,
     ) -> impl Future<Output = Result<(), HandleError>> + Send + use<> {
-        let (attempt, standing) = (self.turn.attempt.clone(), self.turn.standing.clone());
+        let (attempt, standing) = (self.asker.clone(), self.turn.standing.clone());
         let (rules, denied) = (self.turn.rules.clone(), self.denied.clone());
         async move {
             let replies = Some(replies(&request.options));

@@ -8,6 +8,7 @@ use mainspring_core::{
 };
 use serde_json::Value;
 use tokio::sync::{Mutex, oneshot, watch};
+use tokio_util::sync::CancellationToken;
 
 use self::path::Known;
 use super::{Answered, Ask, Assignment, EarlierCalls, HandleError, Record};
@@ -31,6 +32,8 @@ pub struct AttemptHandle {
     assignment: Arc<Assignment>,
     parts: HandleParts,
     known: Arc<Mutex<Known>>,
+    /// Cancelled once people are no longer asked.
+    asking_ended: Option<CancellationToken>,
 }
 
 /// The parts of the kernel that a handle uses.
@@ -58,7 +61,7 @@ pub(crate) struct AskReply {
 
 impl AttemptHandle {
     pub(crate) fn new(assignment: Assignment, parts: HandleParts) -> Self {
-        Self { assignment: Arc::new(assignment), parts, known: Arc::default() }
+        Self { assignment: Arc::new(assignment), parts, known: Arc::default(), asking_ended: None }
     }
 
     /// The attempt's id.
@@ -145,21 +148,31 @@ impl AttemptHandle {
     /// Asks a person and waits within the execution. The wait does not survive the process; an adapter whose state can be
     /// stored returns [`super::Executed::Waiting`] instead.
     pub async fn ask(&self, ask: Ask) -> Result<Answer, HandleError> {
-        let by = self.id();
-        self.call(|reply| Report::Ask { by, ask, holder: AskReply { reply, lapses: false } }).await
+        self.answered(ask, false).await
     }
 
     /// Asks like [`AttemptHandle::ask`]. When the question expires it is withdrawn, and the attempt continues without an
     /// answer.
     pub async fn ask_until(&self, ask: Ask) -> Result<Option<Answer>, HandleError> {
-        let by = self.id();
-        let answer =
-            self.call(|reply| Report::Ask { by, ask, holder: AskReply { reply, lapses: true } }).await?;
-        Ok(match answer {
+        Ok(match self.answered(ask, true).await? {
             Answer::Approval(answer) if answer.decision == Approval::Expired => None,
             Answer::Input { input: Value::Null } => None,
             answer => Some(answer),
         })
+    }
+
+    /// Returns a handle of the same attempt that asks people only until `end` is cancelled. Then its open and later
+    /// questions fail with [`HandleError::Revoked`]; the end of the attempt closes an open question.
+    pub fn asking_until(&self, end: CancellationToken) -> Self {
+        Self { asking_ended: Some(end), ..self.clone() }
+    }
+
+    async fn answered(&self, ask: Ask, lapses: bool) -> Result<Answer, HandleError> {
+        let by = self.id();
+        let answer = self.call(|reply| Report::Ask { by, ask, holder: AskReply { reply, lapses } });
+        let Some(ended) = &self.asking_ended else { return answer.await };
+        // An ended asking is checked first, so that no question is opened after it.
+        ended.run_until_cancelled(answer).await.unwrap_or(Err(HandleError::Revoked))
     }
 
     /// Finds a native session that can be forked for this run instead of sending it the path: one of the same adapter,

@@ -111,6 +111,24 @@ async fn rules_decide_file_requests_and_every_decision_names_its_grant() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn requests_that_an_agent_does_not_wait_for_are_served_before_its_turn_ends() {
+    let world = with_rules(&["ask fs write */asked.txt", "allow fs write *"]).await;
+    let files = ["asked.txt", "first.txt", "second.txt"].map(|name| work(&world).join(name));
+    let [asked, first, second] = files.each_ref().map(|file| write(file, "x").replace("call", "send"));
+    world.answer_to("a", &format!("{asked}; {first}; {second}")).await;
+    // The agent goes on without the person who would have to decide about the first one.
+    assert_eq!(files.map(|file| file.exists()), [false, true, true]);
+    let allowed =
+        decisions(&world, "a").await.into_iter().filter(|(.., decision, _)| *decision == Approval::Allowed);
+    assert_eq!(allowed.count(), 2);
+    let responses = world.answer_to("a", "responses").await;
+    let responses: Vec<&str> = responses.lines().collect();
+    assert!(responses[0].contains("-32800"), "{responses:?}");
+    assert_eq!(responses[1..], ["{}", "{}"]);
+    world.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn no_path_leads_out_of_the_sessions_folder() {
     let world = with_rules(&["allow * * *"]).await;
     let (work, outside) = (work(&world), world.folder.path().join("outside"));
