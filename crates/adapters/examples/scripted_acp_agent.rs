@@ -87,7 +87,10 @@ fn main() {
         return;
     }
     while let Some(message) = agent.read() {
-        agent.serve(&message);
+        match message["method"].is_null() {
+            true => agent.keep_response(&message),
+            false => agent.serve(&message),
+        }
     }
 }
 
@@ -116,13 +119,13 @@ impl Agent {
         self.update(session, &json!({"sessionUpdate": "agent_message_chunk", "content": content}));
     }
 
+    /// Keeps the response to a request that it did not wait for.
+    fn keep_response(&mut self, message: &Value) {
+        let response = message.get("result").or_else(|| message.get("error")).unwrap();
+        self.late_responses.push(response.to_string());
+    }
+
     fn serve(&mut self, message: &Value) {
-        if message["method"].is_null() {
-            // The response to a request that it did not wait for.
-            let response = message.get("result").or_else(|| message.get("error")).unwrap();
-            self.late_responses.push(response.to_string());
-            return;
-        }
         let (id, params) = (&message["id"], &message["params"]);
         let session = params["sessionId"].as_str().unwrap_or_default().to_owned();
         let known = self.folder.join(&session).is_file();

@@ -61,6 +61,9 @@ pub(super) enum Artifact {
         /// Further facts, as a JSON object
         #[arg(long, value_name = "JSON")]
         metadata: Option<String>,
+        /// Run of the session that the artifact belongs to (id or its beginning)
+        #[arg(long, short, value_name = "RUN")]
+        run: Option<String>,
     },
 }
 
@@ -84,11 +87,15 @@ impl Artifact {
                 let artifact = find_artifact(connection, &artifact).await?;
                 get(context, connection, artifact, output.as_deref()).await
             }
-            Self::Put { session, file, name, kind, role, media_type, metadata } => {
+            Self::Put { session, file, name, kind, role, media_type, metadata, run } => {
                 let session = find_session(connection, &session).await?;
+                let run = match run {
+                    Some(run) => Some(find_run(connection, &run).await?),
+                    None => None,
+                };
                 let name = name.or_else(|| Some(file.file_name()?.to_str()?.to_owned()));
                 let name = name.filter(|name| name != "-");
-                let query = ArtifactQuery { name, kind, role, metadata };
+                let query = ArtifactQuery { name, kind, role, metadata, run };
                 // The same key in a request that is repeated after a takeover gives the same artifact.
                 let (bytes, key) = (read_file(&file)?, Ids::system().event().to_string());
                 let put = async |client: &mainspring_client::Client| {

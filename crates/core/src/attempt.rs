@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::{
-    AttemptId, BindingId, Body, Failure, LeftProcess, NodeId, Refusal, RetryReason, RunId, RunStatus,
-    Sandbox, Time, Usage,
+    ArtifactId, AttemptId, BindingId, Body, Failure, LeftProcess, NodeId, Refusal, RetryReason, RunId,
+    RunStatus, Sandbox, Time, Usage,
 };
 
 /// One execution of a run.
@@ -51,6 +51,9 @@ pub struct Attempt {
     /// The attempt before this one, which it resumes from.
     #[serde(rename = "resumeFromAttemptId", skip_serializing_if = "Option::is_none")]
     pub resume_from: Option<AttemptId>,
+    /// The newest artifact of the run with the role `checkpoint` when the attempt was created. A first attempt has none.
+    #[serde(rename = "checkpointArtifactId", default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<ArtifactId>,
     /// Why the attempt follows the one before. Absent for a first attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_reason: Option<RetryReason>,

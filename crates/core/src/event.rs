@@ -294,6 +294,7 @@ bodies! {
         attempt_no: u32,
         adapter: String,
         #[serde(default, skip_serializing_if = "Option::is_none")] resume_from_attempt_id: Option<AttemptId>,
+        #[serde(default, skip_serializing_if = "Option::is_none")] checkpoint_artifact_id: Option<ArtifactId>,
         #[serde(default, skip_serializing_if = "Option::is_none")] retry_reason: Option<RetryReason>,
     }
     /// The adapter took control.

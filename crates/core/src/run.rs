@@ -21,8 +21,8 @@ use crate::attempt::{self, Attempt};
 use crate::goal::{self, Goal};
 use crate::wait::{self, Answer, Answerer, Wait, WaitRequest};
 use crate::{
-    AttemptId, Body, CancelReason, Close, Cost, Failure, MessageId, NextAttempt, NodeId, Point, Proof,
-    Refusal, RetryReason, RunChange, RunId, Session, SessionId, Task, Time, Usage, WaitId,
+    ArtifactId, AttemptId, Body, CancelReason, Close, Cost, Failure, MessageId, NextAttempt, NodeId, Point,
+    Proof, Refusal, RetryReason, RunChange, RunId, Session, SessionId, Task, Time, Usage, WaitId,
 };
 
 mod budget;
@@ -199,7 +199,10 @@ impl Run {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Command {
     /// Create the next attempt.
-    Start,
+    Start {
+        /// The newest checkpoint of the run, if it was tried before.
+        checkpoint: Option<ArtifactId>,
+    },
     /// The adapter of an attempt takes control.
     Open {
         /// The attempt that reports it.
@@ -315,15 +318,9 @@ fn decide_run(run: &Run, attempt: Option<&Attempt>, command: Command) -> Result<
         (RunState::Queued { .. }, Command::Merge { into }) if run.steers => {
             Ok(vec![Body::RunMerged { into_run_id: into }])
         }
-        (RunState::Queued { retry_reason, .. }, Command::Start) => Ok(vec![
-            Body::AttemptCreated {
-                attempt_no: run.attempts + 1,
-                adapter: run.adapter.clone(),
-                resume_from_attempt_id: run.last_attempt,
-                retry_reason: *retry_reason,
-            },
-            Body::RunStarting {},
-        ]),
+        (RunState::Queued { retry_reason, .. }, Command::Start { checkpoint }) => {
+            Ok(vec![attempt_created(run, *retry_reason, checkpoint), Body::RunStarting {}])
+        }
         (_, Command::Open { by }) => {
             let attempt = check_authority(run, attempt, by)?;
             Ok(vec![attempt::decide(attempt, attempt::Command::Open)?, Body::RunRunning {}])
@@ -383,7 +380,9 @@ fn decide_run(run: &Run, attempt: Option<&Attempt>, command: Command) -> Result<
         (state, Command::Retry { reason, change }) if state.status().is_settled() => {
             Ok(vec![run_queued(run, NextAttempt { reason, at: None, change })])
         }
-        (_, Command::Start | Command::Retry { .. } | Command::Merge { .. }) => Err(wrong_state(status)),
+        (_, Command::Start { .. } | Command::Retry { .. } | Command::Merge { .. }) => {
+            Err(wrong_state(status))
+        }
     }
 }
 
@@ -495,12 +494,28 @@ fn check_authority<'a>(
     }
 }
 
+fn attempt_created(run: &Run, retry_reason: Option<RetryReason>, checkpoint: Option<ArtifactId>) -> Body {
+    Body::AttemptCreated {
+        attempt_no: run.attempts + 1,
+        adapter: run.adapter.clone(),
+        resume_from_attempt_id: run.last_attempt,
+        checkpoint_artifact_id: checkpoint,
+        retry_reason,
+    }
+}
+
 fn wrong_state(status: RunStatus) -> Refusal {
     Refusal::WrongState { what: "run", status: status.name() }
 }
 
 /// Creates the attempt of a [`Body::AttemptCreated`] event.
-pub fn new_attempt(run: &Run, id: AttemptId, node: NodeId, at: Time) -> Attempt {
+pub fn new_attempt(
+    run: &Run,
+    id: AttemptId,
+    checkpoint: Option<ArtifactId>,
+    node: NodeId,
+    at: Time,
+) -> Attempt {
     let retry_reason = match run.state {
         RunState::Queued { retry_reason, .. } => retry_reason,
         _ => None,
@@ -516,6 +531,7 @@ pub fn new_attempt(run: &Run, id: AttemptId, node: NodeId, at: Time) -> Attempt 
         native_run: None,
         binding: None,
         resume_from: run.last_attempt,
+        checkpoint,
         retry_reason,
         error: None,
         retryable: false,

@@ -85,6 +85,7 @@ pub(super) async fn artifact_put(
         name: query.name,
         mime_type,
         metadata: artifact_metadata(query.metadata.as_deref())?,
+        run: query.run,
     };
     let key = idempotency_key(&headers)?;
     let mut content = StreamReader::new(body.into_data_stream().map_err(std::io::Error::other));

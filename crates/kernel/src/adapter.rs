@@ -20,6 +20,7 @@ use crate::feed::DeltaError;
 use crate::policy::{Layers, Rule};
 use crate::store::OpenToolCall;
 
+mod checkpoint;
 mod handle;
 mod memory;
 mod record;

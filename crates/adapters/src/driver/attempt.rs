@@ -185,11 +185,7 @@ impl<D: Dialect> Driver<D> {
             folders: &self.options.folders,
             context: &self.context,
             is_new_session: !session_existed,
-            preface: match start {
-                SessionStart::Opened(preface) => preface.text,
-                SessionStart::Resumed(interrupted) => interrupted,
-                SessionStart::Forked(_) => None,
-            },
+            preface: start.preface(attempt).await?,
         };
         let worker = lease.worker();
         self.left_running.begin_turn(worker.process());

@@ -131,6 +131,7 @@ async fn store(
         name: name.map(str::to_owned),
         mime_type: Some(mime_type.to_owned()),
         metadata,
+        ..NewArtifact::default()
     };
     match attempt.artifact(new, &mut bytes).await {
         Ok(artifact) => Ok(Some(artifact.id)),

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use mainspring_core::Binding;
-use mainspring_kernel::adapter::AttemptHandle;
+use mainspring_kernel::adapter::{AttemptHandle, HandleError};
 
 use super::attempt::broken_step;
 use super::lost_session::{Cause, Stage};
@@ -24,6 +24,28 @@ pub(super) enum SessionStart {
     Forked(String),
     /// The native session is new and gets this preface.
     Opened(Preface),
+}
+
+impl SessionStart {
+    /// The text to send before the prompt: the context that the native session lacks, and the checkpoint of an earlier
+    /// attempt.
+    pub(super) async fn preface(self, attempt: &AttemptHandle) -> Result<Option<String>, HandleError> {
+        let context = match self {
+            Self::Opened(preface) => preface.text,
+            Self::Resumed(interrupted) => interrupted,
+            Self::Forked(_) => None,
+        };
+        // A slash command must be the beginning of what is sent.
+        if context.is_none() && is_slash_command(attempt) {
+            return Ok(None);
+        }
+        let parts: Vec<String> = context.into_iter().chain(attempt.checkpoint_text().await?).collect();
+        Ok((!parts.is_empty()).then(|| parts.join("\n\n")))
+    }
+}
+
+fn is_slash_command(attempt: &AttemptHandle) -> bool {
+    attempt.assignment().prompt.text().starts_with('/')
 }
 
 impl<D: Dialect> Driver<D> {
@@ -49,7 +71,7 @@ impl<D: Dialect> Driver<D> {
             return match resumed {
                 Ok(()) if in_memory && D::KEEPS_CANCELLED => Ok((native, SessionStart::Resumed(None))),
                 // A slash command must be sent without a preface.
-                Ok(()) if prompt.text().starts_with('/') => Ok((native, SessionStart::Resumed(None))),
+                Ok(()) if is_slash_command(attempt) => Ok((native, SessionStart::Resumed(None))),
                 Ok(()) => {
                     // A process that lives has seen its failed turns, but not every agent keeps a cancelled one.
                     let path = attempt.path(RECENT_MESSAGES).await?;

@@ -28,6 +28,7 @@ impl<D: Dialect> Driver<D> {
             name: Some("stderr.log".into()),
             mime_type: Some("text/plain".into()),
             metadata: Map::from_iter([("stream".to_owned(), "stderr".into())]),
+            ..NewArtifact::default()
         };
         if let Err(error) = attempt.artifact(new, &mut text.as_bytes()).await {
             tracing::warn!(%error, attempt = %attempt.id(), "an agent's stderr log could not be stored");

@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 
-use mainspring_core::{Digest, DigestAuthor, Message, MessageStatus, Point, PromptRef, Role, Usage};
+use mainspring_core::{Block, Digest, DigestAuthor, Message, MessageStatus, Point, PromptRef, Role, Usage};
 use mainspring_kernel::adapter::{Compacted, Context, End, Record};
 
 use super::execution::Execution;
@@ -50,13 +50,13 @@ impl Execution<'_> {
 
     /// Converts a context into the messages of a request.
     pub(super) fn request_messages(&self, context: &Context) -> Vec<RequestMessage> {
-        let path: Vec<Arc<Message>> = context.messages.iter().map(|(_, message)| message.clone()).collect();
+        let path = context.messages.iter().map(|(_, message)| self.with_checkpoint(message)).collect();
         let path = self.as_seen(path);
         let mut messages = vec![];
         if let Some(digest) = &context.digest {
             messages.push(RequestMessage::user(digest.text()));
             // The run's own prompt and the last prompt are always sent, even if the digest covers them.
-            let own = self.attempt.assignment().prompt.clone();
+            let own = self.with_checkpoint(&self.attempt.assignment().prompt);
             let last = context.prompt.clone().filter(|last| last.id != own.id);
             let prompts = [own].into_iter().chain(last);
             let missing: Vec<_> =
@@ -66,6 +66,18 @@ impl Execution<'_> {
         messages.extend(prompt::messages(&path, &self.private, &self.files));
         self.finish_request(&mut messages);
         messages
+    }
+
+    /// Adds the checkpoint of an earlier attempt to the run's own prompt.
+    fn with_checkpoint(&self, message: &Arc<Message>) -> Arc<Message> {
+        match &self.checkpoint {
+            Some(text) if message.id == self.attempt.assignment().prompt.id => {
+                let mut message = Message::clone(message);
+                message.content.push(Block::Text { text: text.clone() });
+                Arc::new(message)
+            }
+            _ => message.clone(),
+        }
     }
 
     /// Returns the size of a request with this context: the larger of the estimate and of the provider's last count.
@@ -81,7 +93,11 @@ impl Execution<'_> {
     fn overhead_tokens(&self, context: &Context) -> u64 {
         let tools = self.plan.offered_tools().map(|entry| estimate::tool(&entry.spec)).sum::<u64>();
         let system = self.plan.system_prompt().map_or(0, |system| estimate::text(&system));
-        tools + system + context.digest.as_ref().map_or(0, |digest| estimate::text(&digest.text()))
+        let checkpoint = self.checkpoint.as_deref().map_or(0, estimate::text);
+        tools
+            + system
+            + checkpoint
+            + context.digest.as_ref().map_or(0, |digest| estimate::text(&digest.text()))
     }
 
     /// Replaces older messages by a digest and records it. Returns `None` if there is no message to replace.

@@ -43,6 +43,8 @@ pub(super) struct Execution<'a> {
     pub(super) resume: Resume,
     /// The files that messages of the path refer to.
     pub(super) files: Files,
+    /// The checkpoint of an earlier attempt, which the run continues from.
+    pub(super) checkpoint: Option<String>,
     /// Tool calls of earlier attempts that this attempt must settle.
     pub(super) earlier: EarlierCalls,
     /// Changes of the plan that hooks have asked for.
@@ -126,6 +128,7 @@ impl<'a> Execution<'a> {
             Some(_) => None,
         };
         let usage = assignment.run.usage;
+        let checkpoint = attempt.checkpoint_text().await?;
         let execution = Self {
             adapter,
             begun,
@@ -137,6 +140,7 @@ impl<'a> Execution<'a> {
             private: HashMap::new(),
             resume: Resume::default(),
             files: Files::default(),
+            checkpoint,
             earlier: EarlierCalls::default(),
             plan_changes: PlanChanges::default(),
             network,

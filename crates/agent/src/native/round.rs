@@ -372,6 +372,7 @@ impl Execution<'_> {
                 ("tool".to_owned(), call.name.clone().into()),
                 ("toolUseId".to_owned(), call.id.clone().into()),
             ]),
+            ..NewArtifact::default()
         };
         let artifact = match self.attempt.artifact(new, &mut result.text.as_bytes()).await {
             Ok(artifact) => Some(artifact.id),

@@ -36,6 +36,7 @@ async fn propose(call: ToolCall, Proposal { text, uncertainty }: Proposal) -> Re
         name: None,
         mime_type: Some("text/plain".into()),
         metadata: Map::from_iter([(UNCERTAINTY.to_owned(), json!(uncertainty))]),
+        ..NewArtifact::default()
     };
     let artifact = call.context.artifact_write(new, text.as_bytes()).await?;
     Ok(json!({"proposed": artifact.id, "decision": "pending"}).to_string())

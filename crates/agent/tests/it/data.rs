@@ -11,7 +11,7 @@ use mainspring_kernel::kernel::{
     ArtifactQuery, ArtifactsOf, Caller, NewSession, RunRequest, SessionTarget, StateOf,
 };
 use mainspring_kernel::store::SessionRef;
-use mainspring_model_server::{Protocol, Reply};
+use mainspring_model_server::{Action, Protocol, Reply};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -191,6 +191,32 @@ async fn a_model_stores_state_and_artifacts() {
         assert!(!results[0].1);
         let of = StateOf::Session(session(), None);
         assert!(world.kernel.state_get(&world.me, &of, "name").await.is_err(), "{protocol:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_retried_run_sends_the_checkpoint_with_its_prompt() {
+    for protocol in Protocol::ALL {
+        let (world, _folder) = world(Setup::protocol(protocol)).await;
+        world.server.enqueue(Reply::text("half").and(Action::Disconnect)).enqueue(Reply::text("done"));
+        let run = world.send_prompt("count").await;
+        world.wait_event(run.id, "attempt.failed", 1).await;
+        let new = NewArtifact {
+            role: ArtifactRole::Checkpoint,
+            name: Some("state".into()),
+            run: Some(run.id),
+            ..NewArtifact::default()
+        };
+        let session = SessionRef::Id(run.session);
+        world.kernel.artifact_put(&world.me, &session, new, None, &mut &b"up to 41"[..]).await.unwrap();
+        world.clock.advance(500);
+        let run = world.wait_ended(run.id).await;
+        assert_eq!((run.state.status(), run.attempts), (RunStatus::Succeeded, 2), "{protocol:?}");
+        assert!(!world.request_body(0).to_string().contains("checkpoint"), "{protocol:?}");
+        let request = world.request_body(1).to_string();
+        assert!(request.contains("up to 41") && request.contains("</checkpoint>"), "{protocol:?}: {request}");
+        // The prompt itself is as it was.
+        assert_eq!(world.messages(run.id).await[0].text(), "count", "{protocol:?}");
     }
 }
 

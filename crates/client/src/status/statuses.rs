@@ -364,6 +364,7 @@ mod tests {
                 attempt_no: 1,
                 adapter: "a".into(),
                 resume_from_attempt_id: None,
+                checkpoint_artifact_id: None,
                 retry_reason: None,
             },
         ] {

@@ -12,6 +12,7 @@ fn described(name: &str) -> ArtifactQuery {
         kind: Some("note".into()),
         role: Some(ArtifactRole::Result),
         metadata: Some(r#"{"page":1}"#.into()),
+        run: None,
     }
 }
 

@@ -54,8 +54,8 @@ impl World {
 
     fn start(&mut self) {
         let id = AttemptId::from_random([u8::try_from(self.run.attempts).unwrap() + 1; 16]);
-        let attempt = run::new_attempt(&self.run, id, NodeId::from_random([1; 16]), self.now);
-        let events = run::decide(&self.run, None, run::Command::Start).unwrap();
+        let attempt = run::new_attempt(&self.run, id, None, NodeId::from_random([1; 16]), self.now);
+        let events = run::decide(&self.run, None, run::Command::Start { checkpoint: None }).unwrap();
         self.attempt = Some(attempt);
         self.apply(&events);
         self.command(run::Command::Open { by: id });

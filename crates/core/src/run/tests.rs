@@ -90,7 +90,7 @@ impl World {
         for body in &bodies {
             if let Body::AttemptCreated { .. } = body {
                 let id = attempt_id(self.attempts.len() as u8 + 1);
-                self.attempts.push(new_attempt(&self.run, id, NodeId::from_random([1; 16]), self.now));
+                self.attempts.push(new_attempt(&self.run, id, None, NodeId::from_random([1; 16]), self.now));
             }
             let latest = self.attempts.last().map(|attempt| attempt.id);
             apply(&mut self.run, body, latest, Some(&wait), self.now);
@@ -107,7 +107,7 @@ impl World {
         let wait = wait(text);
         let has_word = |word: &str| text.split_whitespace().any(|other| other == word);
         match text.split_whitespace().next().unwrap() {
-            "start" => Command::Start,
+            "start" => Command::Start { checkpoint: None },
             "open" => Command::Open { by },
             "ask" => Command::Wait { by, wait },
             "input" => {
@@ -275,6 +275,7 @@ mod merging {
             attempt_no: 2,
             adapter: "scripted".into(),
             resume_from_attempt_id: None,
+            checkpoint_artifact_id: None,
             retry_reason: None,
         };
         apply(run, &next, None, None, Time(6));

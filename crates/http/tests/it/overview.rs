@@ -34,6 +34,7 @@ async fn write(attempt: AttemptHandle) -> Executed {
         name: Some("stderr.log".into()),
         mime_type: Some("text/plain".into()),
         metadata: Map::from_iter([("stream".to_owned(), "stderr".into())]),
+        ..NewArtifact::default()
     };
     attempt.artifact(log, &mut &b"warning: \xff\n"[..]).await.unwrap();
     attempt.delta(0, "written").unwrap();

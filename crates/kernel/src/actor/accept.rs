@@ -91,7 +91,7 @@ impl Actor {
     ) -> Result<AttemptDraft, CreateError> {
         let new_prompt = is_new_prompt(accept, prompt).then(|| (prompt.clone(), false));
         let draft = self.accept_draft(accept, run, policy)?;
-        let mut draft = self.give_up_on_error(draft.start(self.shared.node, base, new_prompt))?;
+        let mut draft = self.give_up_on_error(draft.start(self.shared.node, base, new_prompt, None))?;
         self.give_up_on_error(self.open(&mut draft, candidate))?;
         Ok(draft)
     }

@@ -8,8 +8,8 @@ use std::task::{Context, Poll};
 
 use mainspring_core::run::{Command as RunCommand, Outcome};
 use mainspring_core::{
-    ArtifactId, Attempt, AttemptId, BindingStatus, Failure, Message, MessageStatus, Proof, Refusal, Run,
-    RunStatus, Usage, session,
+    ArtifactId, ArtifactRole, Attempt, AttemptId, BindingStatus, Failure, Message, MessageStatus, Proof,
+    Refusal, Run, RunStatus, Usage, session,
 };
 use tokio::task::AbortHandle;
 
@@ -73,8 +73,13 @@ impl Actor {
         };
         let new_prompt = run.prompt.is_some().then(|| (prompt.clone(), true));
         let candidate = self.resume_candidate(&run, base.at, &prompt).await?;
+        let checkpoint = match run.attempts {
+            0 => None,
+            _ => self.shared.newest_artifact(&run, ArtifactRole::Checkpoint).await?.map(|found| found.id),
+        };
         let draft = self.draft().of_run(run);
-        let mut draft = self.give_up_on_error(draft.start(self.shared.node, &base, new_prompt))?;
+        let mut draft =
+            self.give_up_on_error(draft.start(self.shared.node, &base, new_prompt, checkpoint))?;
         self.give_up_on_error(self.open(&mut draft, candidate))?;
         let started = self.commit(draft).await?;
         self.queue.remove(started.run.id);
@@ -327,7 +332,10 @@ impl Actor {
         let Some(active) = &self.active else { return Ok(()) };
         let result = match self.hot.delegations.is_task(active.run.id) {
             // Boxed: few runs are delegated.
-            true => Box::pin(self.shared.result_artifact(&active.run)).await?,
+            true => {
+                let found = Box::pin(self.shared.newest_artifact(&active.run, ArtifactRole::Result)).await?;
+                found.map(|artifact| artifact.id)
+            }
             false => None,
         };
         match self.end_draft(change, result, outcome, usage) {

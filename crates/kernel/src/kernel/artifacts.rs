@@ -32,6 +32,9 @@ pub struct NewArtifact {
     /// Further facts about the artifact.
     #[serde(skip_serializing_if = "Map::is_empty")]
     pub metadata: Map<String, Value>,
+    /// The run of the session that the artifact belongs to. An artifact that an attempt makes belongs to its run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub run: Option<RunId>,
 }
 
 impl Default for NewArtifact {
@@ -42,6 +45,7 @@ impl Default for NewArtifact {
             name: None,
             mime_type: None,
             metadata: Map::new(),
+            run: None,
         }
     }
 }
@@ -94,6 +98,11 @@ impl Kernel {
         let session = self.session_for_change(caller, by).await?;
         let owner = session.owner;
         let session = session.id;
+        if let Some(run) = new.run
+            && self.run_readable(caller, run).await?.session != session
+        {
+            return Err(Error::Invalid(format!("{run} is a run of another session")));
+        }
         // Before a byte is read: the home of the session gets the whole content. A reader keeps it here meanwhile.
         let _reader = match self.shared.options.homes {
             Some(_) => Some(self.shared.subscribe(session, SubscriptionMode::Observer).await?),
@@ -303,7 +312,7 @@ impl Shared {
         let artifact = Artifact {
             id,
             session,
-            run: None,
+            run: new.run,
             attempt: None,
             kind: new.kind,
             role: new.role,

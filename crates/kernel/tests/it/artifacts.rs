@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use mainspring_core::{
-    AccessRole, Artifact, ArtifactRole, Block, Body, KeyId, KeyLists, Limits, Message, Visibility,
+    AccessRole, Artifact, ArtifactRole, Block, Body, KeyId, KeyLists, Limits, Message, RunId, Visibility,
 };
 use mainspring_kernel::adapter::{End, HandleError};
 use mainspring_kernel::clock::Clock;
@@ -139,6 +139,38 @@ async fn equal_bytes_are_stored_once_and_removed_with_the_last_artifact() {
 
 fn blake3_of(bytes: &[u8]) -> String {
     blake3::hash(bytes).to_hex().to_string()
+}
+
+#[tokio::test]
+async fn the_next_attempt_continues_from_the_newest_checkpoint_of_its_run() {
+    for disk in every_store() {
+        let (name, folder) = (disk.name, tempfile::tempdir().unwrap());
+        let world = world_with_artifacts(disk, &folder, 1).await;
+        let run = world.prompt("a", "fail once; say done").await;
+        world.wait_until(run.id, |run| run.attempts == 1 && run.state.holder().is_none()).await;
+        let put = async |role, run| {
+            let new = NewArtifact { role, run, ..text_file() };
+            let put = world.kernel.artifact_put(&world.me, &by_key("a"), new, None, &mut &b"x"[..]).await;
+            world.clock.advance(1);
+            put.unwrap().0
+        };
+        put(ArtifactRole::Checkpoint, Some(run.id)).await;
+        let newest = put(ArtifactRole::Checkpoint, Some(run.id)).await;
+        put(ArtifactRole::Log, Some(run.id)).await;
+        put(ArtifactRole::Checkpoint, None).await;
+        world.advance_until(100, world.ended(run.id)).await;
+        let attempts = world.kernel.run_attempts(&world.me, run.id).await.unwrap().items;
+        let checkpoints: Vec<_> = attempts.iter().map(|attempt| attempt.checkpoint).collect();
+        assert_eq!(checkpoints, [None, Some(newest.id)], "{name}");
+        let events = serde_json::to_string(&world.events("a").await).unwrap();
+        assert!(events.contains(&format!(r#""checkpointArtifactId":"{}""#, newest.id)), "{name}: {events}");
+        // A run of another session, and one that does not exist.
+        for (run, code) in [(run.id, "invalid_request"), (RunId::from_random([9; 16]), "not_found")] {
+            let new = NewArtifact { run: Some(run), ..text_file() };
+            let put = world.kernel.artifact_put(&world.me, &by_key("b"), new, None, &mut &b"x"[..]).await;
+            assert_eq!(put.unwrap_err().code(), code, "{name}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -123,7 +123,7 @@ pub(super) const STATE_CHANGE: Layout = Layout {
 };
 pub(super) const ATTEMPT: Layout = Layout {
     columns: column_count(attempt_columns!()),
-    added: 0,
+    added: 1,
     apart: 0..0,
     kind: "attempt",
     id: id::<AttemptId>,

@@ -53,6 +53,7 @@ const MIGRATIONS: &[(u32, &str)] = &[
     (59, include_str!("../../migrations/0059_edge_records.sql")),
     (61, include_str!("../../migrations/0061_owner_keys.sql")),
     (62, include_str!("../../migrations/0062_session_labels.sql")),
+    (63, include_str!("../../migrations/0063_checkpoints.sql")),
 ];
 
 /// The last migration that `migrations/new.sql` contains, and the tables of a new database. Applying the migrations one

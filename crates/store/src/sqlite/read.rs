@@ -71,7 +71,7 @@ macro_rules! attempt_columns {
          error_message, retryable, input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, cost_nanos, \
          cancellation_requested_at_ms, cancellation_dispatched_at_ms, cancellation_acknowledged_at_ms, created_at_ms, \
          started_at_ms, completed_at_ms, retry_reason, sandbox, left_running, adapter_instance_id, \
-         adapter_native_run_id, metadata_json, checksum"
+         adapter_native_run_id, metadata_json, checkpoint_artifact_id, checksum"
     };
 }
 macro_rules! step_columns {
@@ -434,6 +434,7 @@ pub(super) fn attempt(columns: &mut Columns<'_>) -> Result<Attempt> {
         instance: columns.get()?,
         native_run: columns.get()?,
         metadata: columns.maybe_json()?.unwrap_or_default(),
+        checkpoint: columns.maybe_id()?,
     })
 }
 

@@ -139,14 +139,15 @@ pub(super) fn attempt_write(connection: &Connection, attempt: &Attempt) -> Write
         "INSERT INTO run_attempts (",
         attempt_columns!(),
         ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22,
-           ?23, ?24, ?25, ?26, ?27, ?28, ?29)
+           ?23, ?24, ?25, ?26, ?27, ?28, ?29, ?30)
          ON CONFLICT (run_id, attempt_no) DO UPDATE SET
            status = ?4, adapter_id = ?5, node_id = ?6, binding_id = ?7, resume_from_attempt_id = ?8, error_code = ?9,
            error_message = ?10, retryable = ?11, input_tokens = ?12, output_tokens = ?13, cache_read_tokens = ?14,
            cache_write_tokens = ?15, cost_nanos = ?16, cancellation_requested_at_ms = ?17,
            cancellation_dispatched_at_ms = ?18, cancellation_acknowledged_at_ms = ?19, created_at_ms = ?20,
            started_at_ms = ?21, completed_at_ms = ?22, retry_reason = ?23, sandbox = ?24, left_running = ?25,
-           adapter_instance_id = ?26, adapter_native_run_id = ?27, metadata_json = ?28, checksum = ?29
+           adapter_instance_id = ?26, adapter_native_run_id = ?27, metadata_json = ?28, checkpoint_artifact_id = ?29,
+           checksum = ?30
          WHERE attempt_id = ?1",
     ))?;
     let columns = params![
@@ -178,6 +179,7 @@ pub(super) fn attempt_write(connection: &Connection, attempt: &Attempt) -> Write
         attempt.instance,
         attempt.native_run,
         object(&attempt.metadata)?,
+        blob(attempt.checkpoint),
     ];
     let written = checksum::execute(&mut write, &[(&checksum::ATTEMPT, columns)], &[])?;
     // Another attempt has this number.

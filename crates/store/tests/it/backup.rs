@@ -270,6 +270,7 @@ async fn with_ended_run() -> (TempDir, SqliteStore) {
         adapter: "native".into(),
         retry_reason: None,
         resume_from_attempt_id: None,
+        checkpoint_artifact_id: None,
     };
     let changed = Body::StateChanged {
         scope: StateScope::Session,

@@ -277,6 +277,7 @@ async fn everything_about_a_run_and_its_attempts_reads_back_as_written() {
         metadata: serde_json::Map::from_iter([("pid".to_owned(), json!(4242))]),
         binding: Some(binding_id(1)),
         resume_from: Some(attempt_id(1)),
+        checkpoint: Some(artifact_id(7)),
         retry_reason: Some(RetryReason::Failover),
         error: Some(Failure::new("lost", "gone")),
         retryable: true,

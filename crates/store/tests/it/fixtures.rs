@@ -180,6 +180,7 @@ pub(crate) fn attempt(n: u64, run: u64, no: u32, status: RunStatus) -> Attempt {
         native_run: None,
         binding: None,
         resume_from: None,
+        checkpoint: None,
         retry_reason: None,
         error: None,
         retryable: false,

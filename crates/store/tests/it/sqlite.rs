@@ -248,6 +248,7 @@ fn turn(n: u64) -> [(Vec<Row>, Vec<NewEvent>); 2] {
                         attempt_no: 1,
                         adapter: "native".into(),
                         resume_from_attempt_id: None,
+                        checkpoint_artifact_id: None,
                         retry_reason: None,
                     },
                 ),

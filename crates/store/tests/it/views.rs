@@ -261,7 +261,7 @@ async fn the_views_have_the_tables_and_columns_of_the_original() {
             metadata: object(json!({"stopReason": "end_turn"})),
             ..attempt(1, 1, 1, RunStatus::Failed)
         }),
-        row_attempt(attempt(2, 1, 2, RunStatus::Succeeded)),
+        row_attempt(Attempt { checkpoint: Some(artifact_id(1)), ..attempt(2, 1, 2, RunStatus::Succeeded) }),
     ];
     rows.extend(record_rows());
     commit(&store, fence, rows, vec![event(1, completed)]).await.unwrap();
@@ -269,6 +269,7 @@ async fn the_views_have_the_tables_and_columns_of_the_original() {
     let text = |sql: &str| connection.query_row(sql, [], |row| row.get::<_, String>(0)).unwrap();
     assert_eq!(text("SELECT session_id FROM omi_sessions"), session_id(1).to_string());
     assert_eq!(text("SELECT run_id || final_text FROM omi_runs"), format!("{}four", run_id(1)));
+    assert_eq!(text("SELECT max(checkpoint_artifact_id) FROM omi_run_attempts"), artifact_id(1).to_string());
     assert_eq!(text("SELECT result_json FROM omi_runs"), r#"{"n":4}"#);
     assert_eq!(text("SELECT input_json ->> '$.prompt' FROM omi_runs"), "2 + 2?");
     assert_eq!(text("SELECT cost_usd || '' FROM omi_runs WHERE parent_run_id IS NULL"), "1.5");

@@ -1,8 +1,8 @@
 //! Agents that hang, crash, ignore a cancellation, or do not start.
 
 use mainspring_adapters::KeepLog;
-use mainspring_core::ArtifactRole;
-use mainspring_kernel::kernel::{ArtifactQuery, ArtifactsOf};
+use mainspring_core::{ArtifactRole, Run, RunChange};
+use mainspring_kernel::kernel::{ArtifactQuery, ArtifactsOf, NewArtifact};
 use tokio::io::AsyncReadExt;
 
 use super::*;
@@ -84,6 +84,35 @@ async fn a_crash_fails_the_attempt_and_the_next_run_gets_a_new_process() {
         answer.starts_with("one; tool read; crash\n<interrupted>") && answer.ends_with("\nhistory\n"),
         "{answer}"
     );
+    world.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_retried_run_gets_the_checkpoint_of_the_attempt_before() {
+    let world = world("resume").await;
+    let run = world.run("a", "history; crash").await;
+    for (name, content) in [("old", &b"step 1"[..]), ("text", b"step 2"), ("bytes", &[0xff, 0xfe])] {
+        let new = NewArtifact {
+            role: ArtifactRole::Checkpoint,
+            name: Some(name.into()),
+            run: Some(run.id),
+            ..NewArtifact::default()
+        };
+        let session = session_ref("a").unwrap();
+        let put = world.kernel().artifact_put(&world.me, &session, new, None, &mut { content }).await;
+        let checkpoint = put.unwrap().0.id;
+        let attempts = world.kernel().run_get(&world.me, run.id).await.unwrap().attempts;
+        world.kernel().run_retry(&world.me, run.id, RunChange::default()).await.unwrap();
+        let is_over = |run: &Run| run.attempts > attempts && run.state.status() == RunStatus::Failed;
+        world.wait_until(run.id, is_over).await;
+        let seen = world.last_message("a").await.text();
+        let content = match name {
+            "bytes" => "(its content is not text, too long or unreadable)".to_owned(),
+            _ => format!(" | {} | ", String::from_utf8_lossy(content)),
+        };
+        let begin = format!("<checkpoint artifact=\"{checkpoint}\" name=\"{name}\">{content}</checkpoint>");
+        assert!(seen.contains(&begin), "{seen}");
+    }
     world.close().await;
 }
 

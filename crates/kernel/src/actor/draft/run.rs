@@ -6,8 +6,9 @@ use mainspring_core::run::close::{self, Ending, NewMessage, Open, PathEnd};
 use mainspring_core::run::{self, Command};
 use mainspring_core::tree::{self, place};
 use mainspring_core::{
-    Attempt, Block, Body, CallResult, ClientResult, Close, Line, Message, MessageId, MessageStatus, NodeId,
-    Point, Refusal, Role, Run, RunId, Time, TitleSource, Usage, Wait, attempt, session,
+    ArtifactId, Attempt, Block, Body, CallResult, ClientResult, Close, Line, Message, MessageId,
+    MessageStatus, NodeId, Point, Refusal, Role, Run, RunId, Time, TitleSource, Usage, Wait, attempt,
+    session,
 };
 
 use super::{AttemptDraft, Draft, QueuedDraft, Subject};
@@ -93,9 +94,10 @@ impl QueuedDraft {
         node: NodeId,
         base: &Base,
         prompt: Option<(Arc<Message>, bool)>,
+        checkpoint: Option<ArtifactId>,
     ) -> Result<AttemptDraft, Refusal> {
         let run = Arc::make_mut(&mut self.subject.run);
-        let attempt = run::new_attempt(run, self.ids.attempt(), node, self.at);
+        let attempt = run::new_attempt(run, self.ids.attempt(), checkpoint, node, self.at);
         let is_first = run.pen.is_none();
         if is_first {
             let line = base.at.and_then(|base| self.hot.lines.get(&base.line));
@@ -107,7 +109,7 @@ impl QueuedDraft {
         }
         let mut draft = self.with_subject(|of| OfRun::new(of.run, attempt));
         draft.hot.agent = None;
-        draft.command(Command::Start)?;
+        draft.command(Command::Start { checkpoint })?;
         if is_first && !base.unanswered.is_empty() {
             let reason = "no result: the conversation went on without it";
             draft.write_results(close::without_result(base.unanswered.clone(), reason))?;

@@ -1,7 +1,7 @@
 //! The result of a delegation, built from the child's run, messages, artifacts and events.
 
 use mainspring_core::{
-    Approval, ArtifactId, ArtifactRole, Body, Cursor, Delegation, DelegationResult, DoneEffect, Run, WaitId,
+    Approval, Artifact, ArtifactRole, Body, Cursor, Delegation, DelegationResult, DoneEffect, Run, WaitId,
 };
 
 use super::Shared;
@@ -43,16 +43,20 @@ impl Shared {
         }))
     }
 
-    /// Finds the newest artifact of `run` with the role `result`.
-    pub(crate) async fn result_artifact(&self, run: &Run) -> Result<Option<ArtifactId>, Error> {
+    /// Finds the newest artifact of `run` with this role. Damaged ones are left out.
+    pub(crate) async fn newest_artifact(
+        &self,
+        run: &Run,
+        role: ArtifactRole,
+    ) -> Result<Option<Artifact>, Error> {
         let mut page = ArtifactPage { session: run.session, run: Some(run.id), before: None, limit: LISTED };
         loop {
-            let artifacts = self.store.artifact_page(&page).await?.intact()?;
-            if let Some(result) = artifacts.iter().find(|artifact| artifact.role == ArtifactRole::Result) {
-                return Ok(Some(result.id));
-            }
+            let artifacts = self.store.artifact_page(&page).await?.items;
             let Some(last) = artifacts.last() else { return Ok(None) };
             page.before = Some((last.created_at, last.id));
+            if let Some(found) = artifacts.into_iter().find(|artifact| artifact.role == role) {
+                return Ok(Some(found));
+            }
         }
     }
 

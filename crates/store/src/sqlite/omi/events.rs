@@ -312,6 +312,7 @@ fn convert_attempt_event(kind: &str, attempt: &Attempt, payload: &Value) -> Conv
             attempt_no: attempt.no,
             adapter: attempt.adapter.clone(),
             resume_from_attempt_id: attempt.resume_from,
+            checkpoint_artifact_id: attempt.checkpoint,
             retry_reason: attempt.retry_reason,
         }),
         "started" => Ok(Body::AttemptStarted {}),

@@ -249,6 +249,7 @@ impl Import<'_> {
             native_run: valid_name(row, "adapter_native_run_id"),
             binding,
             resume_from: row.text("resume_from_attempt_id").and_then(super::id),
+            checkpoint: row.text("checkpoint_artifact_id").and_then(super::id),
             retry_reason,
             error,
             retryable: row.number("retryable") == Some(1) || status.is_none(),

@@ -1,0 +1,45 @@
+//! Checkpoints: the state that an earlier attempt of a run has saved as an artifact.
+
+use mainspring_core::Artifact;
+
+use super::{AttemptHandle, HandleError};
+use crate::error::Error;
+
+/// The largest checkpoint that an agent gets with its prompt.
+const MAX_BYTES: u64 = 100 << 10;
+
+impl AttemptHandle {
+    /// The checkpoint that the attempt continues from, in words for an agent. `None` if there is none, or it was deleted.
+    pub async fn checkpoint_text(&self) -> Result<Option<String>, HandleError> {
+        let Some(id) = self.assignment().attempt.checkpoint else { return Ok(None) };
+        let artifact = match self.artifact_get(id).await {
+            Ok(artifact) => artifact,
+            Err(HandleError::Kernel(Error::NotFound { .. })) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let content = match artifact.size_bytes {
+            Some(size) if size <= MAX_BYTES => {
+                // A run whose checkpoint cannot be read is still worth a retry.
+                let bytes = self.artifact_read(&artifact, 0, MAX_BYTES).await.inspect_err(|error| {
+                    tracing::warn!(%error, %id, "a checkpoint cannot be read");
+                });
+                bytes.ok().and_then(|bytes| String::from_utf8(bytes).ok())
+            }
+            _ => None,
+        };
+        Ok(Some(describe(&artifact, content.as_deref())))
+    }
+}
+
+fn describe(artifact: &Artifact, content: Option<&str>) -> String {
+    let name = artifact.name.as_deref().unwrap_or("without a name");
+    let content = match content {
+        Some(content) => format!("\n{}\n", content.trim_end_matches('\n')),
+        None => "(its content is not text, too long or unreadable)".to_owned(),
+    };
+    format!(
+        "<checkpoint artifact=\"{}\" name={name:?}>{content}</checkpoint>\nAn earlier attempt at this task was \
+         interrupted. The checkpoint above is the last one that it has saved: go on from there.",
+        artifact.id
+    )
+}
