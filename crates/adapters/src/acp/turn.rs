@@ -171,7 +171,7 @@ impl<'a> AcpTurn<'a> {
         self.ended_by_agent.cancel();
         while !self.questions.is_empty() {
             match self.questions.next_answered().await {
-                // A person would have to decide, or the attempt is cancelled.
+                // The attempt is cancelled.
                 Ok(()) | Err(HandleError::Revoked) => {}
                 Err(error) => return Err(error),
             }

@@ -177,6 +177,17 @@ impl Actor {
         Ok(())
     }
 
+    /// Continues a run whose execution has ended after it had withdrawn its question: no worker is needed for that.
+    pub(super) async fn resume_withdrawn(&mut self) {
+        let is_withdrawn = |active: &&Active| {
+            active.held.as_ref().is_some_and(|held| held.reply.is_closed())
+                && active.run.state.wait().is_some_and(|wait| wait.answer.is_some())
+        };
+        if let Some(by) = self.active.as_ref().filter(is_withdrawn).map(|active| active.attempt.id) {
+            self.lapse(|_| RunCommand::Resume { by }).await;
+        }
+    }
+
     /// Asks the next question of an execution that goes on. Drops questions whose asker no longer waits.
     async fn ask_next(&mut self, by: AttemptId) {
         while let Some((ask, holder)) = self.active.as_mut().and_then(|active| active.next_asks.pop_front()) {
@@ -193,7 +204,7 @@ impl Actor {
     /// Lets the execution go on if the asker of its open question no longer waits for the answer.
     pub(super) async fn withdraw(&mut self, by: AttemptId) {
         let Some(active) = self.active.as_ref().filter(|active| active.is_held_by(by)) else { return };
-        let is_withdrawn = active.held.as_ref().is_some_and(|held| held.lapses && held.reply.is_closed());
+        let is_withdrawn = active.held.as_ref().is_some_and(|held| held.reply.is_closed());
         if is_withdrawn && active.is_waiting() && !active.stop.is_killing() {
             Box::pin(self.lapse(|active| RunCommand::Lapse { by: active.attempt.id })).await;
         }
@@ -232,8 +243,8 @@ impl Actor {
         }
     }
 
-    /// Lets the run continue without an answer, or without some tool results, as soon as a worker is free: applies
-    /// `command`. Retries until that is recorded.
+    /// Applies `command`, with which a waiting run goes on without an answer or without some tool results. Retries until
+    /// that is recorded.
     async fn lapse(&mut self, command: impl Fn(&Active) -> RunCommand) {
         let mut backoff_ms = INITIAL_BACKOFF_MS;
         while let Some(active) = self.active.as_ref().filter(|_| !self.lifetime.is_over()) {

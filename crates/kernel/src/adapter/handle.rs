@@ -161,18 +161,27 @@ impl AttemptHandle {
         })
     }
 
-    /// Returns a handle of the same attempt that asks people only until `end` is cancelled. Then its open and later
-    /// questions fail with [`HandleError::Revoked`]; the end of the attempt closes an open question.
+    /// Returns a handle of the same attempt that asks people only until `end` is cancelled. Then its open question is
+    /// withdrawn, and this and later ones fail with [`HandleError::Revoked`].
     pub fn asking_until(&self, end: CancellationToken) -> Self {
         Self { asking_ended: Some(end), ..self.clone() }
+    }
+
+    /// False once the end of [`AttemptHandle::asking_until`] has come.
+    pub fn may_ask(&self) -> bool {
+        self.asking_ended.as_ref().is_none_or(|ended| !ended.is_cancelled())
     }
 
     async fn answered(&self, ask: Ask, lapses: bool) -> Result<Answer, HandleError> {
         let by = self.id();
         let answer = self.call(|reply| Report::Ask { by, ask, holder: AskReply { reply, lapses } });
         let Some(ended) = &self.asking_ended else { return answer.await };
-        // An ended asking is checked first, so that no question is opened after it.
-        ended.run_until_cancelled(answer).await.unwrap_or(Err(HandleError::Revoked))
+        if let Some(answer) = ended.run_until_cancelled(answer).await {
+            return answer;
+        }
+        // The call was dropped, which the actor sees. If the actor has stopped, there is no question.
+        let _ = self.parts.actor.send(Report::Withdraw { by }.into());
+        Err(HandleError::Revoked)
     }
 
     /// Finds a native session that can be forked for this run instead of sending it the path: one of the same adapter,

@@ -1,10 +1,12 @@
 //! Waiting: a run asks a question durably and continues with the one answer it gets.
 
 use insta::assert_snapshot;
-use mainspring_core::{Answer, Approval, RunStatus, WaitId, WaitRequest};
+use mainspring_core::{Answer, Approval, Body, Event, RunStatus, WaitId, WaitRequest};
 use mainspring_kernel::Options;
 use mainspring_kernel::adapter::{End, Executed, HandleError};
 use mainspring_kernel::clock::Clock;
+use mainspring_kernel::policy;
+use tokio_util::sync::CancellationToken;
 
 use crate::puppet::{PuppetBehavior, puppet, puppet_request, question};
 use crate::world::{
@@ -201,6 +203,42 @@ async fn an_agent_that_ends_with_an_open_question_has_not_succeeded() {
     assert_eq!(run.state.error().unwrap().code, "wait_abandoned");
     world.send(puppet_request("a", "next")).await.unwrap();
     control.next().await;
+}
+
+#[tokio::test]
+async fn an_agent_may_end_after_it_has_withdrawn_its_question() {
+    for disk in every_store() {
+        let (adapter, mut control) = puppet(&disk.store, PuppetBehavior::default());
+        let options = Options { max_workers: 1, ..Options::default() };
+        let world = World::with(disk, options, vec![adapter]).await;
+        let run = world.send(puppet_request("a", "go")).await.unwrap().run;
+        let execution = control.next().await;
+        let end = CancellationToken::new();
+        let asker = execution.handle.asking_until(end.clone());
+        let withdraw = async {
+            world.wait_for_question(run.id).await;
+            // No worker is free to continue the run.
+            world.send(puppet_request("b", "go")).await.unwrap();
+            let other = control.next().await;
+            end.cancel();
+            other
+        };
+        let ask = policy::request_permission(&asker, None, "Allow it?".to_owned().into());
+        let (answer, other) = tokio::join!(ask, withdraw);
+        assert_eq!(answer.unwrap().decision, Approval::Expired);
+        let later = policy::request_permission(&asker, None, "And this?".to_owned().into()).await;
+        assert_eq!(later.unwrap().decision, Approval::Expired);
+        execution.end(End::succeeded());
+        let run = world.ended(run.id).await;
+        assert_eq!(run.state.status(), RunStatus::Succeeded, "{:?}", run.state);
+        let events = world.events("a").await;
+        let closed =
+            |event: &&Event| matches!(event.body, Body::ApprovalResolved { decision: Approval::Expired, .. });
+        assert_eq!(events.iter().filter(closed).count(), 2, "{events:?}");
+        other.end(End::succeeded());
+        world.send(puppet_request("a", "next")).await.unwrap();
+        control.next().await;
+    }
 }
 
 #[test]
