@@ -313,6 +313,7 @@ impl Actor {
             }
             Report::Ask { by, ask, holder } => self.ask(by, ask, holder).await,
             Report::Withdraw { by } => Box::pin(self.withdraw(by)).await,
+            Report::EndAsking { by } => Box::pin(self.end_asking(by)).await,
             Report::StateWrite { by, write, reply } => {
                 drop(reply.send(Box::pin(self.state_write_by(by, *write)).await));
             }

@@ -25,6 +25,7 @@ mod handle;
 mod memory;
 mod record;
 pub use crate::kernel::NewArtifact;
+pub use checkpoint::MAX_CHECKPOINT_BYTES;
 pub use handle::AttemptHandle;
 pub(crate) use handle::{AskReply, HandleParts, HandleReply};
 pub use memory::SessionMemory;

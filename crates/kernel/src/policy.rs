@@ -233,19 +233,19 @@ fn decided_by_grant(question: Question, grant: &Grant) -> Record {
 
 /// Asks a person to decide.
 async fn ask_approval(attempt: &AttemptHandle, question: Question) -> Result<ApprovalAnswer, HandleError> {
-    if !attempt.may_ask() {
-        let record = decided(question, Approval::Expired, None, Decider::policy("turn_ended"));
-        attempt.record(vec![record]).await?;
-        return Ok(Approval::Expired.into());
+    if attempt.may_ask() {
+        match ask(attempt, WaitRequest::Approval, question.clone()).await {
+            // The turn ended before the question was asked.
+            Err(HandleError::Revoked) if !attempt.may_ask() => {}
+            Err(error) => return Err(error),
+            Ok(Some(Answer::Approval(answer))) => return Ok(answer),
+            Ok(Some(Answer::Input { .. } | Answer::Tools { .. })) => return Ok(Approval::Denied.into()),
+            Ok(None) => return Ok(Approval::Expired.into()),
+        }
     }
-    match ask(attempt, WaitRequest::Approval, question).await {
-        Ok(Some(Answer::Approval(answer))) => Ok(answer),
-        Ok(Some(Answer::Input { .. } | Answer::Tools { .. })) => Ok(Approval::Denied.into()),
-        Ok(None) => Ok(Approval::Expired.into()),
-        // Withdrawn: the withdrawal is recorded before the end of the attempt.
-        Err(HandleError::Revoked) if !attempt.may_ask() => Ok(Approval::Expired.into()),
-        Err(error) => Err(error),
-    }
+    let record = decided(question, Approval::Expired, None, Decider::policy("turn_ended"));
+    attempt.record(vec![record]).await?;
+    Ok(Approval::Expired.into())
 }
 
 /// Asks a person for input; none if there is no answer in time. A standing grant that denies everything refuses without

@@ -282,6 +282,10 @@ impl ClientServices {
     }
 
     async fn create_terminal(&self, params: Value) -> Result<Response, HandleError> {
+        // The end of the turn kills every terminal.
+        if !self.0.attempt.may_ask() {
+            return Ok(Err(Error::request_cancelled()));
+        }
         let mut request: CreateTerminalRequest = match parse(params) {
             Ok(request) => request,
             Err(error) => return Ok(Err(error)),

@@ -163,18 +163,26 @@ impl<'a> AcpTurn<'a> {
     }
 
     /// Processes the messages that arrived before the result of the prompt, and closes denied tool calls. Some agents do
-    /// not wait for the response to a request: it is decided and executed all the same, unless a person must decide.
-    async fn drain(&mut self, inbound: &mut mpsc::UnboundedReceiver<Inbound>) -> Result<(), HandleError> {
+    /// not wait for the response to a request: if the agent `has_ended` its turn regularly, the request is decided and
+    /// executed all the same, unless a person must decide.
+    async fn drain(
+        &mut self,
+        inbound: &mut mpsc::UnboundedReceiver<Inbound>,
+        has_ended: bool,
+    ) -> Result<(), HandleError> {
+        // A cancelled attempt may not record everything.
+        let unless_revoked = |handled| match handled {
+            Ok(()) | Err(HandleError::Revoked) => Ok(()),
+            Err(error) => Err(error),
+        };
         while let Ok(message) = inbound.try_recv() {
-            self.handle(message).await?;
+            if has_ended || matches!(message, Inbound::Update(_)) {
+                unless_revoked(self.handle(message).await)?;
+            }
         }
         self.ended_by_agent.cancel();
-        while !self.questions.is_empty() {
-            match self.questions.next_answered().await {
-                // The attempt is cancelled.
-                Ok(()) | Err(HandleError::Revoked) => {}
-                Err(error) => return Err(error),
-            }
+        while has_ended && !self.questions.is_empty() {
+            unless_revoked(self.questions.next_answered().await)?;
         }
         // Not every agent reports that a denied call did not run. Calls that were announced but not started are dropped;
         // the kernel records an unknown outcome for the started ones.
@@ -193,7 +201,8 @@ impl<'a> AcpTurn<'a> {
         result: Result<PromptResult, CallError>,
         inbound: &mut mpsc::UnboundedReceiver<Inbound>,
     ) -> TurnOutcome {
-        if let Err(HandleError::Kernel(error)) = self.drain(inbound).await {
+        let has_ended = result.is_ok() && !self.turn.attempt.is_cancelled();
+        if let Err(HandleError::Kernel(error)) = self.drain(inbound, has_ended).await {
             return TurnOutcome::Broken(self.failed(Failure::new(error.code(), error.to_string()), false));
         }
         let result = match result {
@@ -411,6 +420,11 @@ impl<'a> AcpTurn<'a> {
             let data = Some(Box::new(requested(&request, diff)));
             let question = Question { replies, request: data, ..question(&request).into() };
             let decided = match narrowest_option(&request.options, Approval::Allowed) {
+                // An agent that has ended its turn must not act on a permission.
+                _ if !attempt.may_ask() => {
+                    let refused = policy::refuse(&attempt, question, "turn_ended").await;
+                    refused.map(|()| Approval::Denied)
+                }
                 Some(_) => {
                     let action = act(&request);
                     let decided =

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use mainspring_core::Binding;
-use mainspring_kernel::adapter::{AttemptHandle, HandleError};
+use mainspring_kernel::adapter::{AttemptHandle, HandleError, MAX_CHECKPOINT_BYTES};
 
 use super::attempt::broken_step;
 use super::lost_session::{Cause, Stage};
@@ -39,7 +39,8 @@ impl SessionStart {
         if context.is_none() && is_slash_command(attempt) {
             return Ok(None);
         }
-        let parts: Vec<String> = context.into_iter().chain(attempt.checkpoint_text().await?).collect();
+        let parts: Vec<String> =
+            context.into_iter().chain(attempt.checkpoint_text(MAX_CHECKPOINT_BYTES).await?).collect();
         Ok((!parts.is_empty()).then(|| parts.join("\n\n")))
     }
 }

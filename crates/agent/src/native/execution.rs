@@ -7,7 +7,9 @@ use mainspring_core::{
     Answer, Approval, ApprovalAnswer, Block, Budget, ClientResult, Failure, Limit, MessageId, MessageStatus,
     Role, Sandbox, SuppliedResult, Time, Usage, WaitRequest,
 };
-use mainspring_kernel::adapter::{Ask, AttemptHandle, EarlierCalls, End, Executed, Record};
+use mainspring_kernel::adapter::{
+    Ask, AttemptHandle, EarlierCalls, End, Executed, MAX_CHECKPOINT_BYTES, Record,
+};
 use mainspring_kernel::clock::Moment;
 use serde::Deserialize;
 use serde_json::Value;
@@ -128,7 +130,9 @@ impl<'a> Execution<'a> {
             Some(_) => None,
         };
         let usage = assignment.run.usage;
-        let checkpoint = attempt.checkpoint_text().await?;
+        // A token has about four bytes: at most a quarter of the window.
+        let max_bytes = plan.model.max_prompt_tokens().unwrap_or(u64::MAX).min(MAX_CHECKPOINT_BYTES);
+        let checkpoint = attempt.checkpoint_text(max_bytes).await?;
         let execution = Self {
             adapter,
             begun,

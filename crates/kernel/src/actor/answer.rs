@@ -1,12 +1,15 @@
 //! Waiting: a run asks a person or its caller's tools, releases its worker, and continues once it is answered and a
 //! worker is free.
 
+use std::collections::VecDeque;
+
 use mainspring_core::approval::{GRANT_LIFETIME_MS, circumstances};
 use mainspring_core::run::{Command as RunCommand, Outcome};
 use mainspring_core::{
     Answer, Answerer, ApprovalAnswer, ApprovalRequest, ApprovalScope, AttemptId, Decider, Failure, Grant,
     MayAnswer, NewGrant, OnExpiry, Refusal, Run, RunId, RunStatus, Time, Usage, Wait, WaitId, WaitRequest,
 };
+use tokio_util::sync::CancellationToken;
 
 use super::Actor;
 use super::active::Active;
@@ -177,15 +180,30 @@ impl Actor {
         Ok(())
     }
 
-    /// Continues a run whose execution has ended after it had withdrawn its question: no worker is needed for that.
-    pub(super) async fn resume_withdrawn(&mut self) {
-        let is_withdrawn = |active: &&Active| {
-            active.held.as_ref().is_some_and(|held| held.reply.is_closed())
-                && active.run.state.wait().is_some_and(|wait| wait.answer.is_some())
-        };
-        if let Some(by) = self.active.as_ref().filter(is_withdrawn).map(|active| active.attempt.id) {
-            self.lapse(|_| RunCommand::Resume { by }).await;
+    /// Lets the execution go on without the questions that it has ended: an open one expires unless it was answered, and
+    /// no worker is needed to continue, because the turn is about to end.
+    pub(super) async fn end_asking(&mut self, by: AttemptId) {
+        let is_ended = |holder: &AskReply| holder.ended.as_ref().is_some_and(CancellationToken::is_cancelled);
+        let Some(active) = self.active.as_mut().filter(|active| active.is_held_by(by)) else { return };
+        let (ended, open) =
+            std::mem::take(&mut active.next_asks).into_iter().partition(|(_, holder)| is_ended(holder));
+        active.next_asks = open;
+        for (_, holder) in VecDeque::into_iter(ended) {
+            let _ = holder.reply.send(Err(HandleError::Revoked));
         }
+        if active.stop.is_killing() || !active.held.as_ref().is_some_and(is_ended) {
+            return;
+        }
+        if active.is_waiting() {
+            self.lapse(|_| RunCommand::Lapse { by }).await;
+        }
+        let waiting = self.active.as_ref().and_then(|active| active.run.state.wait());
+        let Some(answer) = waiting.and_then(|wait| wait.answer.clone()) else { return };
+        self.lapse(|_| RunCommand::Resume { by }).await;
+        if let Some(held) = self.active.as_mut().and_then(|active| active.held.take()) {
+            let _ = held.reply.send(Ok(answer));
+        }
+        self.ask_next(by).await;
     }
 
     /// Asks the next question of an execution that goes on. Drops questions whose asker no longer waits.
@@ -204,7 +222,7 @@ impl Actor {
     /// Lets the execution go on if the asker of its open question no longer waits for the answer.
     pub(super) async fn withdraw(&mut self, by: AttemptId) {
         let Some(active) = self.active.as_ref().filter(|active| active.is_held_by(by)) else { return };
-        let is_withdrawn = active.held.as_ref().is_some_and(|held| held.reply.is_closed());
+        let is_withdrawn = active.held.as_ref().is_some_and(|held| held.lapses && held.reply.is_closed());
         if is_withdrawn && active.is_waiting() && !active.stop.is_killing() {
             Box::pin(self.lapse(|active| RunCommand::Lapse { by: active.attempt.id })).await;
         }

@@ -95,6 +95,8 @@ pub(crate) enum Report {
     Ask { by: AttemptId, ask: Ask, holder: AskReply },
     /// Withdraws questions of the attempt whose asker no longer waits.
     Withdraw { by: AttemptId },
+    /// The execution goes on without answers to the questions of which it no longer waits for an answer.
+    EndAsking { by: AttemptId },
     /// Changes state of the session or of the attempt's run.
     StateWrite { by: AttemptId, write: Box<StateWrite>, reply: HandleReply<StateOutcome> },
     /// Adds an artifact whose bytes are stored.

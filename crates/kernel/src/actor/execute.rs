@@ -271,8 +271,6 @@ impl Actor {
             self.kill_remains(&adapter, by);
             return;
         }
-        Box::pin(self.resume_withdrawn()).await;
-        let Some(active) = self.authority(by) else { return };
         let (status, waits) = (active.status(), active.run.state.wait().is_some());
         let (outcome, usage) = match executed {
             Ok(Executed::Waiting(ask)) if status == RunStatus::Running => {

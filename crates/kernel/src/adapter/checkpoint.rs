@@ -6,11 +6,12 @@ use super::{AttemptHandle, HandleError};
 use crate::error::Error;
 
 /// The largest checkpoint that an agent gets with its prompt.
-const MAX_BYTES: u64 = 100 << 10;
+pub const MAX_CHECKPOINT_BYTES: u64 = 100 << 10;
 
 impl AttemptHandle {
-    /// The checkpoint that the attempt continues from, in words for an agent. `None` if there is none, or it was deleted.
-    pub async fn checkpoint_text(&self) -> Result<Option<String>, HandleError> {
+    /// The checkpoint that the attempt continues from, in words for an agent: its content if it has at most `max_bytes`.
+    /// `None` if there is none, or it was deleted.
+    pub async fn checkpoint_text(&self, max_bytes: u64) -> Result<Option<String>, HandleError> {
         let Some(id) = self.assignment().attempt.checkpoint else { return Ok(None) };
         let artifact = match self.artifact_get(id).await {
             Ok(artifact) => artifact,
@@ -18,9 +19,9 @@ impl AttemptHandle {
             Err(error) => return Err(error),
         };
         let content = match artifact.size_bytes {
-            Some(size) if size <= MAX_BYTES => {
+            Some(size) if size <= max_bytes => {
                 // A run whose checkpoint cannot be read is still worth a retry.
-                let bytes = self.artifact_read(&artifact, 0, MAX_BYTES).await.inspect_err(|error| {
+                let bytes = self.artifact_read(&artifact, 0, max_bytes).await.inspect_err(|error| {
                     tracing::warn!(%error, %id, "a checkpoint cannot be read");
                 });
                 bytes.ok().and_then(|bytes| String::from_utf8(bytes).ok())

@@ -1,5 +1,6 @@
 //! The handle through which an adapter acts on the attempt it executes.
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use mainspring_core::{
@@ -57,6 +58,8 @@ pub(crate) struct AskReply {
     pub(crate) reply: HandleReply<Answer>,
     /// True if the execution continues without an answer when the question expires.
     pub(crate) lapses: bool,
+    /// Cancelled once the execution goes on without an answer.
+    pub(crate) ended: Option<CancellationToken>,
 }
 
 impl AttemptHandle {
@@ -161,8 +164,8 @@ impl AttemptHandle {
         })
     }
 
-    /// Returns a handle of the same attempt that asks people only until `end` is cancelled. Then its open question is
-    /// withdrawn, and this and later ones fail with [`HandleError::Revoked`].
+    /// Returns a handle of the same attempt that asks people only until `end` is cancelled. Then an open question of it
+    /// expires, unless it was answered, and one that was not asked yet fails with [`HandleError::Revoked`].
     pub fn asking_until(&self, end: CancellationToken) -> Self {
         Self { asking_ended: Some(end), ..self.clone() }
     }
@@ -174,14 +177,21 @@ impl AttemptHandle {
 
     async fn answered(&self, ask: Ask, lapses: bool) -> Result<Answer, HandleError> {
         let by = self.id();
-        let answer = self.call(|reply| Report::Ask { by, ask, holder: AskReply { reply, lapses } });
-        let Some(ended) = &self.asking_ended else { return answer.await };
-        if let Some(answer) = ended.run_until_cancelled(answer).await {
-            return answer;
+        let Some(end) = self.asking_ended.clone() else {
+            let holder = |reply| AskReply { reply, lapses, ended: None };
+            return self.call(|reply| Report::Ask { by, ask, holder: holder(reply) }).await;
+        };
+        let ended = Some(end.clone());
+        let mut answer =
+            pin!(self.call(|reply| Report::Ask { by, ask, holder: AskReply { reply, lapses, ended } }));
+        tokio::select! {
+            biased;
+            answer = &mut answer => return answer,
+            () = end.cancelled() => {}
         }
-        // The call was dropped, which the actor sees. If the actor has stopped, there is no question.
-        let _ = self.parts.actor.send(Report::Withdraw { by }.into());
-        Err(HandleError::Revoked)
+        // If the actor has stopped, the call fails.
+        let _ = self.parts.actor.send(Report::EndAsking { by }.into());
+        answer.await
     }
 
     /// Finds a native session that can be forked for this run instead of sending it the path: one of the same adapter,

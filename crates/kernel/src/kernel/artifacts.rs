@@ -99,7 +99,7 @@ impl Kernel {
         let owner = session.owner;
         let session = session.id;
         if let Some(run) = new.run
-            && self.run_readable(caller, run).await?.session != session
+            && self.run_for_change(caller, run).await? != session
         {
             return Err(Error::Invalid(format!("{run} is a run of another session")));
         }

@@ -126,7 +126,7 @@ impl Kernel {
         let ask = Ask { replies, approval, ..Ask::new(WaitRequest::Approval, text) };
         let actor = self.shared.actor(agent.session).ok_or(Error::NoLiveAttempt)?;
         let (reply, answer) = oneshot::channel();
-        let holder = AskReply { reply, lapses: true };
+        let holder = AskReply { reply, lapses: true, ended: None };
         let sent = actor.send(Report::Ask { by: agent.attempt, ask, holder }.into());
         sent.map_err(|_| Error::NoLiveAttempt)?;
         let answer = Withdrawal { actor, agent, answer };

@@ -206,8 +206,10 @@ async fn an_agent_that_ends_with_an_open_question_has_not_succeeded() {
 }
 
 #[tokio::test]
-async fn an_agent_may_end_after_it_has_withdrawn_its_question() {
-    for disk in every_store() {
+async fn an_agent_that_stops_asking_continues_without_a_worker_and_keeps_a_given_answer() {
+    for (disk, is_answered) in
+        every_store().into_iter().map(|disk| (disk, false)).chain([(Disk::memory(), true)])
+    {
         let (adapter, mut control) = puppet(&disk.store, PuppetBehavior::default());
         let options = Options { max_workers: 1, ..Options::default() };
         let world = World::with(disk, options, vec![adapter]).await;
@@ -216,16 +218,20 @@ async fn an_agent_may_end_after_it_has_withdrawn_its_question() {
         let end = CancellationToken::new();
         let asker = execution.handle.asking_until(end.clone());
         let withdraw = async {
-            world.wait_for_question(run.id).await;
+            let wait = world.wait_for_question(run.id).await;
             // No worker is free to continue the run.
             world.send(puppet_request("b", "go")).await.unwrap();
             let other = control.next().await;
+            if is_answered {
+                world.kernel.run_answer(&world.me, run.id, wait, allowed()).await.unwrap();
+            }
             end.cancel();
             other
         };
         let ask = policy::request_permission(&asker, None, "Allow it?".to_owned().into());
         let (answer, other) = tokio::join!(ask, withdraw);
-        assert_eq!(answer.unwrap().decision, Approval::Expired);
+        let expected = if is_answered { Approval::Allowed } else { Approval::Expired };
+        assert_eq!(answer.unwrap().decision, expected);
         let later = policy::request_permission(&asker, None, "And this?".to_owned().into()).await;
         assert_eq!(later.unwrap().decision, Approval::Expired);
         execution.end(End::succeeded());
@@ -234,7 +240,8 @@ async fn an_agent_may_end_after_it_has_withdrawn_its_question() {
         let events = world.events("a").await;
         let closed =
             |event: &&Event| matches!(event.body, Body::ApprovalResolved { decision: Approval::Expired, .. });
-        assert_eq!(events.iter().filter(closed).count(), 2, "{events:?}");
+        let expired = if is_answered { 1 } else { 2 };
+        assert_eq!(events.iter().filter(closed).count(), expired, "{events:?}");
         other.end(End::succeeded());
         world.send(puppet_request("a", "next")).await.unwrap();
         control.next().await;
