@@ -33,7 +33,7 @@ pub(crate) use peer::Peers;
 
 use crate::process::TemporaryFolder;
 
-/// The variable with which agents find the socket. Its name is that of the protocol.
+/// The environment variable with the path of the socket. The protocol defines its name.
 pub(crate) const PIPE_VARIABLE: &str = "OMI_BRIDGE_PIPE";
 /// The prefix of the variables that describe the run for which a process was started.
 const CONTEXT_PREFIX: &str = "MAINSPRING_CONTEXT_";

@@ -29,7 +29,7 @@ pub const SUMMARIZER: &str = "summarizer";
 
 /// The profile of the model that generates titles. If it is missing, the summarizer does it.
 pub const TITLER: &str = "titler";
-/// The name of the provider without a key, whose models follow scripts. The facade adds the provider itself.
+/// The name of the scripted provider, which needs no key. The crate `mainspring` registers the provider.
 pub const SCRIPTED: &str = "scripted";
 
 /// The configuration of models: the tables `providers`, `models`, `prices` and `mcp`.

@@ -138,7 +138,7 @@ impl NativeAdapter {
         self
     }
 
-    /// Sets the routers of networks that are code.
+    /// Sets the routers that an embedder has written in Rust, which networks name as `router.code`.
     #[must_use]
     pub fn with_routers(mut self, routers: Routers) -> Self {
         self.routers = routers;

@@ -1,5 +1,5 @@
-//! Token prices. The built-in prices are those of the providers for short prompts on [`PRICES_AS_OF`], from a public list; they
-//! are never updated at run time. Configured prices take precedence.
+//! Token prices. The built-in prices are those of the providers for short prompts on [`PRICES_AS_OF`], from a
+//! public list. They are never updated at run time. Configured prices take precedence.
 
 use std::collections::BTreeMap;
 

@@ -87,9 +87,9 @@ async fn add(context: &Context<'_>, provider: &str) -> Result<Exit, CliError> {
     }
     let dir = context.config().keys_dir();
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
-    // Written whole under another name first, so that a reader never sees half a key.
+    // The key is written to a temporary file first, so that a reader never sees a partial key.
     let (file, part) = (dir.join(&key.file), dir.join(format!("{}.part", key.file)));
-    // A file that exists would keep its mode.
+    // Removes a leftover file, which could have another mode than 0600.
     match std::fs::remove_file(&part) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
         _ => {}
@@ -132,7 +132,7 @@ async fn read_hidden(context: &Context<'_>, provider: &str) -> Result<String, Cl
     outcome
 }
 
-/// Hides what is typed until it is dropped.
+/// Turns the terminal's echo off until dropped.
 struct HiddenInput(Termios);
 
 impl HiddenInput {
@@ -147,7 +147,7 @@ impl HiddenInput {
 
 impl Drop for HiddenInput {
     fn drop(&mut self) {
-        // A terminal that is gone shows nothing.
+        // An error means that the terminal is gone: there is no echo to restore.
         let _ = tcsetattr(std::io::stdin(), OptionalActions::Now, &self.0);
     }
 }

@@ -30,7 +30,7 @@ const RETRY_INTERVAL_MS: u64 = 20;
 const MAX_CONNECT_ATTEMPTS: u32 = 500;
 /// Time that the owner of the state directory has to answer a command.
 const ANSWER_TIMEOUT_MS: u64 = 10_000;
-/// Time between two looks for a `serve` that waits for the state directory.
+/// Time between two checks whether a `serve` waits for the state directory.
 const CLAIM_INTERVAL_MS: u64 = 100;
 
 /// Work this process does if it becomes the owner of the state directory.
@@ -49,7 +49,7 @@ pub(super) struct Connection<'a> {
     client: Client,
     /// The node and its server, if this process owns the state directory.
     local: Option<LocalServer>,
-    /// A database of the original daemon in the state directory, if this process owns that.
+    /// A database of the original daemon in the state directory, if this process owns the directory.
     omi_offer: Option<OmiOffer>,
 }
 
@@ -92,7 +92,7 @@ async fn hand_over_when_claimed(parts: Arc<Mutex<Option<(Node, Server)>>>, state
         if !takeover::is_claimed(&state_dir) {
             continue;
         }
-        // Held until the node is closed, so that the process does not exit before.
+        // Held until the node is closed, so that the process does not exit before that.
         let mut parts = parts.lock().await;
         let Some((node, server)) = parts.as_ref() else { return };
         let work = *node.kernel().work().borrow();
@@ -116,8 +116,8 @@ impl<'a> Connection<'a> {
         Self::open_within(context, purpose, Some(ANSWER_TIMEOUT_MS)).await
     }
 
-    /// Connects. Unlike [`Connection::open`], waits while the owner of the state directory does not answer, or is
-    /// ending.
+    /// Connects. Unlike [`Connection::open`], waits while the owner of the state directory does not answer or
+    /// is exiting.
     pub(super) async fn open_patiently(context: &'a Context<'a>, purpose: Purpose) -> Result<Self, CliError> {
         Self::open_within(context, purpose, None).await
     }
@@ -254,7 +254,8 @@ impl<'a> Connection<'a> {
         Ok(())
     }
 
-    /// The database of the original daemon in the state directory that was not imported, if this process owns that.
+    /// Returns the database of the original daemon in the state directory if it was not imported and this
+    /// process owns the directory.
     pub(super) fn omi_offer(&self) -> Option<OmiOffer> {
         self.omi_offer
     }

@@ -1,7 +1,7 @@
 //! Ids may be shortened to a unique prefix, and unknown names get a suggestion.
 //!
-//! Only the command line takes prefixes: it looks the whole id up first, and sends that. A prefix that means one thing
-//! today may mean two tomorrow, so programs send whole ids.
+//! Only the command line takes prefixes: it resolves a prefix to the complete id and sends that id. Programs
+//! send complete ids, because a prefix that is unique today may match a second id tomorrow.
 
 use std::str::FromStr;
 
@@ -12,12 +12,12 @@ use mainspring_core::{ArtifactId, BadId, GrantId, IdKind, IdPrefix, KeyId, Messa
 use super::connection::Connection;
 use super::error::{CliError, Exit};
 
-/// Finds the run of an id or of the unique beginning of one.
+/// Resolves the id of a run, or a unique prefix of it.
 pub(super) async fn find_run(connection: &mut Connection<'_>, text: &str) -> Result<RunId, CliError> {
     find(connection, IdKind::Run, text, None).await
 }
 
-/// Returns the name of a session: a key as it is, or the id of the unique beginning of one.
+/// Resolves the name of a session: returns a key unchanged, and the complete id for an id or a unique prefix.
 pub(super) async fn find_session(connection: &mut Connection<'_>, name: &str) -> Result<String, CliError> {
     match name.starts_with("ses_") {
         true => {
@@ -28,7 +28,7 @@ pub(super) async fn find_session(connection: &mut Connection<'_>, name: &str) ->
     }
 }
 
-/// Finds the message of a session by its id or the unique beginning of one.
+/// Resolves the id of a message of the session, or a unique prefix of it.
 pub(super) async fn find_message(
     connection: &mut Connection<'_>,
     session: &str,
@@ -37,12 +37,12 @@ pub(super) async fn find_message(
     find(connection, IdKind::Message, text, Some(session)).await
 }
 
-/// Finds the API key of an id or of the unique beginning of one.
+/// Resolves the id of an API key, or a unique prefix of it.
 pub(super) async fn find_key(connection: &mut Connection<'_>, text: &str) -> Result<KeyId, CliError> {
     find(connection, IdKind::Key, text, None).await
 }
 
-/// Finds the artifact of an id or of the unique beginning of one.
+/// Resolves the id of an artifact, or a unique prefix of it.
 pub(super) async fn find_artifact(
     connection: &mut Connection<'_>,
     text: &str,
@@ -50,12 +50,12 @@ pub(super) async fn find_artifact(
     find(connection, IdKind::Artifact, text, None).await
 }
 
-/// Finds the grant that `text` names.
+/// Resolves the id of a grant, or a unique prefix of it.
 pub(super) async fn find_grant(connection: &mut Connection<'_>, text: &str) -> Result<GrantId, CliError> {
     find(connection, IdKind::Grant, text, None).await
 }
 
-/// Finds the id that `text` is, or is the unique beginning of. A whole id is not looked up.
+/// Resolves `text`: a complete id, which is not looked up, or a unique prefix of an id.
 async fn find<T: FromStr<Err = BadId>>(
     connection: &mut Connection<'_>,
     kind: IdKind,

@@ -98,7 +98,7 @@ pub(super) async fn branch_prompt(
     })
 }
 
-/// Finds the session and the message, with its author, that a branch begins at.
+/// Resolves the session, and the message at which a branch begins, with the role of its author.
 async fn find_branch_point(
     connection: &mut Connection<'_>,
     session: &str,

@@ -58,7 +58,7 @@ pub(super) fn server_params(
             Ok(json!({"name": name, "command": command, "args": args, "env": pairs(env)}))
         }
         Ok(McpServer::Control { command, args }) => {
-            // A server of one native session makes no calls while the process works for another one.
+            // With `--session`, the relay's calls are refused while the process works for another session.
             let session = ["--session".to_owned(), attempt.assignment().session.id.to_string()];
             let args: Vec<&String> = args.iter().chain(&session).collect();
             let variables = endpoint.map(|endpoint| {

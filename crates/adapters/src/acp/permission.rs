@@ -18,7 +18,7 @@ pub(super) fn act(request: &RequestPermissionRequest) -> Action {
     Action { capability: "tool", operation: kind.to_owned(), resource: Resource::Text(title.to_owned()) }
 }
 
-/// The request as data: the call, with the changes that it would make.
+/// Builds the request for approval: the tool call, with the file changes that it would make.
 pub(super) fn requested(request: &RequestPermissionRequest, diff: Vec<Block>) -> ApprovalRequest {
     let fields = &request.tool_call.fields;
     let kind = fields.kind.and_then(kind_name);
@@ -69,7 +69,7 @@ pub(super) fn narrowest_option(
 ) -> Option<&PermissionOption> {
     let kinds = match decision {
         Approval::Allowed => [PermissionOptionKind::AllowOnce, PermissionOptionKind::AllowAlways],
-        // The protocol has no result that replaces that of a tool.
+        // The protocol cannot return a supplied result in place of the tool's own.
         Approval::Denied | Approval::Supplied | Approval::Expired => {
             [PermissionOptionKind::RejectOnce, PermissionOptionKind::RejectAlways]
         }

@@ -59,7 +59,7 @@ impl Setting {
 }
 
 impl SessionInfo {
-    /// Notes for a resumed session whether the agent reported any settings.
+    /// Marks the result of a resume, and records whether the agent reported any settings with it.
     pub(super) fn resumed(self) -> Self {
         let is_unreported = self.config_options.is_none() && self.modes.is_none() && self.models.is_none();
         Self { is_unreported, ..self }
@@ -75,8 +75,9 @@ impl SessionInfo {
             let (current, values) = self.legacy_setting(setting)?;
             Some(SettingOffer { request: setting.legacy_request(native, value), current, values })
         };
-        // The agent most likely offers what it offered when the session was opened. Some agents let the model be chosen
-        // without a list. If not, the request fails.
+        // Guess: an agent that reports no settings on resume most likely still has those of the opened
+        // session, and some agents accept a model without listing their models. If the guess is wrong, the
+        // request fails.
         let is_possible = self.is_unreported || setting == Setting::Model;
         let guess = || SettingOffer {
             request: setting.legacy_request(native, value),

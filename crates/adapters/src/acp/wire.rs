@@ -172,7 +172,7 @@ impl Connection {
         Ok(Self { peer, router, close, fault })
     }
 
-    /// The output of the agent that ended the connection.
+    /// Describes the unreadable line of the agent that ended the connection, if one did.
     pub(super) fn fault(&self) -> Option<&'static str> {
         self.fault.get().copied()
     }

@@ -32,7 +32,7 @@ impl TemporaryFolder {
     fn create_in(parent: &Path, scope: &str) -> io::Result<Self> {
         // Short, because sockets have short paths. Making a folder that exists fails, so a name cannot be taken twice.
         let name = format!("{}{}", prefix(scope), &Ids::system().secret()[..UNIQUE_DIGITS]);
-        // The confiner grants it by its real path.
+        // Resolves links: the confiner grants no access to a path that has a link.
         let path = parent.canonicalize()?.join(name);
         DirBuilder::new().mode(0o700).create(&path)?;
         Ok(Self(path))

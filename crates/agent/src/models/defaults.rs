@@ -1,4 +1,4 @@
-//! Models that are used where nothing is configured, and the keys that are stored for providers.
+//! Default models, used if nothing is configured, and the stored keys of providers.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ pub const DEFAULT_MODELS: [(&str, &str); 3] =
 /// The longest wait for a local model server: it answers at once or is not there.
 const LOCAL_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Returns the first model of an Ollama that is running.
+/// Returns the first model of a running Ollama server; `None` if it does not answer or has no model.
 pub async fn ollama_model(config: &ModelsConfig) -> Option<String> {
     let configured = config.providers.get(OLLAMA).and_then(|provider| provider.base_url.clone());
     let base_url =
@@ -34,7 +34,7 @@ pub(super) fn ollama_base_url(host: Option<&str>) -> String {
     let host = host.map(|host| host.trim().trim_end_matches('/')).filter(|host| !host.is_empty());
     let host = host.unwrap_or("127.0.0.1");
     let (scheme, host) = host.split_once("://").unwrap_or(("http", host));
-    // A server that listens on every address is reached at this machine's own.
+    // 0.0.0.0 is an address to listen on, not to connect to.
     let host = host.replacen("0.0.0.0", "127.0.0.1", 1);
     let has_port = host.rsplit(']').next().is_some_and(|end| end.contains(':'));
     let port = match (has_port, scheme) {

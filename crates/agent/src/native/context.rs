@@ -138,7 +138,7 @@ impl Execution<'_> {
             tokens_after,
         })));
         self.attempt.record(records).await?;
-        // Reads it back, exactly as every later run will.
+        // Reads the context with the new digest from the store, exactly as every later run will.
         Ok(Some(self.context().await?))
     }
 

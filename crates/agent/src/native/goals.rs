@@ -77,7 +77,7 @@ impl Goals {
         offered.filter(|(goal, _)| wanted(goal)).map(line).collect()
     }
 
-    /// Returns the record of a call of a goal's tool whose arguments do not fit; none for other tools.
+    /// Returns the record that a call of a goal's tool had invalid arguments; none for other tools.
     pub(super) fn rejected(&self, call: &ToolUse, reason: &ToolError) -> Option<Record> {
         let at = self.tools.iter().position(|tool| *tool == call.name)?;
         let goal = self.list.lock().get(at)?.id;
@@ -140,8 +140,8 @@ impl Tool for AchieveTool {
 }
 
 impl Execution<'_> {
-    /// Reminds the model of pending goals, if it has ended its turn. Returns true with `records` committed if the model is to
-    /// be called again; fails the run if the reminders are used up.
+    /// Reminds the model of pending goals, if it has ended its turn. Returns true, with `records` committed,
+    /// if the model must be called again. Fails the run if the reminders are used up.
     pub(super) async fn check_goals(&mut self, records: &mut Vec<Record>) -> Result<bool, Exit> {
         let max = self.adapter.options.goal_reminders;
         let next = goal::after_turn(&self.plan.goals.list.lock(), max);

@@ -1,7 +1,8 @@
 //! Error codes: maps ours to those of the protocol.
 //!
-//! The protocol's codes are a closed list, and hosts decide by them. Our codes are more specific, and their number grows: each is listed in
-//! [`CODE_MAP`], and is sent beside the protocol's code as `reason` where the two differ.
+//! The protocol's codes are a closed list on which hosts base their decisions. Our codes are more specific,
+//! and new ones are added. [`CODE_MAP`] maps each of our codes to a code of the protocol. Where the two
+//! differ, our code is sent beside the protocol's as `reason`.
 
 /// The codes of the protocol.
 pub const PROTOCOL_CODES: [&str; 21] = [

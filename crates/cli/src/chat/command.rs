@@ -15,7 +15,7 @@ pub(super) enum ChatCommand {
     Go(usize),
     Undo,
     Retry,
-    /// Logs in to the agent with this method, or with its only one.
+    /// Logs in to the agent with this login method, or with the only method that the agent has.
     Login(Option<String>),
     Model(Option<String>),
 }

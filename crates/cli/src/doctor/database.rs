@@ -10,11 +10,11 @@ use super::{Health, Report};
 
 /// The longest wait for the database.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// The age from which a transaction that holds back readers of all sessions is worth a note.
+/// The age from which an open transaction that delays the feed of all sessions is worth a note.
 const FEED_LAG_NOTE_MS: i64 = 10_000;
 /// The difference of clocks that is worth a note. It does no harm: leases follow the database's clock.
 const CLOCK_NOTE_MS: i64 = 2_000;
-/// The age from which a server of the cluster is not seen any more.
+/// The time without a report after which a server of the cluster counts as not seen.
 const SERVER_SEEN_MS: i64 = 15_000;
 /// The duration of a commit that is worth a note.
 const SLOW_COMMIT: Duration = Duration::from_millis(50);
