@@ -61,11 +61,11 @@ impl Frames {
         loop {
             RECONNECT_BACKOFF.wait(self.failures).await;
             let path: Vec<&str> = self.path.iter().map(String::as_str).collect();
-            // A position is of the history in which it was read. Without one, there is nothing to compare.
+            // Sent only with a position: the server checks that the position belongs to its stored history.
             let history = self.history.iter().filter(|_| after.is_some());
             let query: Vec<_> = history.map(|history| ("history", history.clone())).collect();
             let response = self.client.stream(&path, &query, after).await;
-            // Counted as a failure until a frame arrives: a connection without frames is one too.
+            // A connection counts as a failure until its first frame arrives: it may end without one.
             self.failures += 1;
             match response {
                 Ok(response) => {

@@ -1,4 +1,5 @@
-//! The threads API under `/v1/ai`, for programs in Rust that know threads. Others use sessions and runs.
+//! A client of the threads API under `/v1/ai`, for Rust programs that are written for threads. Other programs
+//! use sessions and runs.
 
 use mainspring_api::threads::{
     AgentRecord, AgentThreadDelta, AgentThreadRecord, AgentThreadStatus, CreateAgentRequest, Data,

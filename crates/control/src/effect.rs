@@ -14,7 +14,8 @@ pub struct Effect {
     pub resource: String,
 }
 
-/// The effect of a call of the tool `name`; `None` if it only reads, or if its input names nothing.
+/// Returns the effect of a call of the tool `name`. `None` if the tool only reads, or if the input does not
+/// name the run or session by a valid id.
 pub fn effect(name: &str, input: &Value) -> Option<Effect> {
     let text = |field: &str| input[field].as_str();
     let session = |field: &str| {

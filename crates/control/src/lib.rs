@@ -127,7 +127,7 @@ fn encode<T: Serialize>(answer: Result<T, ControlError>) -> Result<Value, Contro
     encoded.map_err(|error| ControlError::new("control_tool_failed", error.to_string()))
 }
 
-/// Encodes an answer and cuts what is too long for a page.
+/// Encodes an answer and cuts its texts, objects and lists to `bounds`.
 fn encode_bounded<T: Serialize>(
     answer: Result<T, ControlError>,
     bounds: &Bounds,

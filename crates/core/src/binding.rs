@@ -1,10 +1,12 @@
 //! Bindings: the link between a session and a runtime-native session, in generations.
 //!
 //! ```text
-//! active ──lose──▶ stale ──┐
-//!   │ └──invalidate──▶ invalid ──┼──▶ the next generation
-//!   └──close──▶ closed ────┘
+//! active ──lose──▶ stale ─────────────┐
+//!   │                │ invalidate     ├──replace──▶ the next generation
+//!   └──invalidate──▶ invalid ─────────┘
 //! ```
+//!
+//! No command closes a binding: only an import creates closed bindings.
 //!
 //! Invariants: at most one binding of a session and adapter is active; generations grow by one.
 

@@ -8,8 +8,9 @@
 //!            └─ done            └─ empty, max_iter ─▶ end
 //! ```
 //!
-//! A network is an agent definition with members. The router is asked before every call and sees the rest of the stack,
-//! which is first in, first out. Each of its decisions is a [`Route`], recorded before it is acted upon.
+//! A network is an agent definition with members. The router is asked before every call and sees the rest of
+//! the stack. The stack is first in, first out; only the reducer of a parallel stage is put at its front.
+//! Each decision of the router is a [`Route`], which is recorded before it is carried out.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};

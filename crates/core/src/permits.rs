@@ -9,16 +9,17 @@
 //! A server records the block that it holds before it uses more of it, and after it uses less. The leader lowers what it
 //! grants at any time, and raises it only by permits that no server holds. A block ends with the lease of its server.
 //!
-//! Owners get permits in turn, wherever their runs are. What nobody needs is divided evenly, so that a run need not wait for
-//! the leader.
+//! Owners get permits in turn, on whichever servers their runs are. Permits that no owner needs are divided
+//! evenly among the servers, so that a new run need not wait for the leader.
 //!
-//! Invariant: the sum of what servers hold or are granted, whichever is more, is at most the number of permits.
+//! Invariant: the permits that each server holds or is granted, whichever number is greater, add up to at
+//! most the total.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// The owners that a server names; the others are counted together.
+/// The most owners that a server reports by name. The runs of the others are counted together.
 const MAX_OWNERS: usize = 64;
 
 /// A kind of permits.
@@ -45,7 +46,8 @@ pub struct Demand {
 }
 
 impl Demand {
-    /// Counts the owners beyond a number together, those with the fewest runs first.
+    /// Limits the number of named owners to `MAX_OWNERS`: the runs of the owners with the fewest runs are
+    /// counted together, under an empty name.
     #[must_use]
     pub fn bounded(mut self) -> Self {
         while self.owners.len() > MAX_OWNERS {
@@ -77,7 +79,7 @@ impl Block {
     }
 }
 
-/// Decides what each server is granted of `total` permits.
+/// Decides how many of the `total` permits each server is granted.
 pub fn grant(total: usize, blocks: &[Block]) -> Vec<usize> {
     let targets = targets(total, blocks);
     let lowered =
@@ -85,7 +87,7 @@ pub fn grant(total: usize, blocks: &[Block]) -> Vec<usize> {
     let mut now: Vec<Block> = blocks.iter().zip(&targets).map(lowered).collect();
     let mut free = total.saturating_sub(now.iter().map(Block::reserved).sum());
     for (block, target) in now.iter_mut().zip(&targets) {
-        // Up to what the server holds, a grant costs nothing.
+        // A grant takes free permits only beyond those that are reserved for the server already.
         let more = target.saturating_sub(block.reserved()).min(free);
         free -= more;
         block.granted = (*target).min(block.reserved() + more);

@@ -167,7 +167,7 @@ pub fn open(wait: &Wait) -> Vec<Body> {
     }
 }
 
-/// The one who answers a wait.
+/// The caller that answers a wait, and the id of the grant that the answer may create.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answerer {
     /// The caller.
@@ -295,8 +295,8 @@ impl Wait {
         open.filter_map(|call| call.expires_at).chain(self.expires_at).min()
     }
 
-    /// The error results of the calls whose time has passed at `now` and without which the run continues. `None` if the
-    /// run does not continue: the wait itself has expired, or a call that it must not miss.
+    /// Returns error results for the open calls that have expired by `now`. `None` if the run does not
+    /// continue without an answer: the wait itself has expired, or a call whose expiry times the run out.
     pub fn overdue(&self, now: Time) -> Option<Vec<ClientResult>> {
         if self.expires_at.is_some_and(|at| at <= now) {
             return None;

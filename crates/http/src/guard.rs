@@ -9,8 +9,9 @@ use crate::access::OWNER_HEADER;
 use crate::sign_in::{PAGE_HEADER, SITE_HEADER};
 use crate::{Http, Problem, cors};
 
-/// Headers that decide whom a request comes from, for whom it acts, what it repeats or what it changes. Proxies and programs
-/// differ in which of two they read, so a second one is refused.
+/// Headers that decide about the sender of a request, the owner that it acts for, the request that it
+/// repeats, or the data that it reads and changes. Of a header that is sent twice, some proxies and programs
+/// read the first and some the last, so a repeated header is refused.
 const DECIDING: [&str; 11] = [
     "authorization",
     OWNER_HEADER,
@@ -45,7 +46,8 @@ impl Site<'_> {
         rest == host && self.is_own_scheme(scheme, self.is_allowed(host))
     }
 
-    /// Without TLS of its own, the server cannot tell whether a proxy in front of an allowed name has some.
+    /// True for a scheme of this server's pages. A server without TLS cannot know whether a proxy for an
+    /// allowed name has TLS, so it accepts `https` there too.
     fn is_own_scheme(self, scheme: &str, is_allowed: bool) -> bool {
         match scheme {
             "https" => self.is_tls || is_allowed,
@@ -84,7 +86,7 @@ pub(super) async fn checked<F: Future<Output = Response>>(
     }
 }
 
-/// Refuses a header that decides something and is there twice.
+/// Refuses a request that has one of the [`DECIDING`] headers twice.
 fn repeated_header(headers: &HeaderMap) -> Option<Problem> {
     let repeated = DECIDING.into_iter().find(|name| headers.get_all(*name).iter().count() > 1)?;
     Some(Problem::invalid(format!("the header {repeated} is there twice: send it once")))

@@ -1,7 +1,7 @@
 //! Server-sent events: a response whose frames are bytes, so that readers of one session can share them.
 //!
-//! A delta is serialized once per session, not once per reader, and a frame sets no timer and takes no lock that all streams
-//! share: with a thousand readers each of these would be done a thousand times per delta.
+//! A delta is serialized once per session, not once per reader. Sending a frame sets no timer and takes no
+//! lock that all streams share: a thousand readers would do so a thousand times per delta.
 
 use std::convert::Infallible;
 use std::fmt::Display;

@@ -1,4 +1,4 @@
-//! Metrics of a database that is a server of its own. They are read from it at each scrape.
+//! Metrics of a database server (PostgreSQL), read from the database at each scrape.
 
 use std::fmt;
 

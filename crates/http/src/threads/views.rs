@@ -21,7 +21,7 @@ use crate::Http;
 const MAX_VIEWS: usize = 256;
 /// The most bytes of messages that are kept. The thread that is read at the moment may have more.
 const MAX_BYTES: usize = 64 << 20;
-/// Threads that nobody has read for so long are dropped when another one changes.
+/// A view that nobody has read for this time is dropped when the view of any thread is rebuilt.
 const UNREAD: Duration = Duration::from_secs(60);
 
 /// The views of threads that were read last.
@@ -74,7 +74,8 @@ impl Views {
         known.slot.clone()
     }
 
-    /// Keeps a slot, and drops those that are too many.
+    /// Keeps a slot. Drops views that were not read for [`UNREAD`], then the least recently read ones beyond
+    /// the limits.
     fn keep(&self, thread: SessionId, slot: &Arc<Slot>, bytes: usize, now: Duration) {
         let mut kept = self.0.lock();
         kept.insert(thread, Kept { slot: slot.clone(), bytes, read_at: now });
@@ -99,7 +100,8 @@ pub(super) async fn view(http: &Http, caller: &Caller, thread: SessionId) -> Res
     let begun = known.map_or(0, |known| known.number);
     let _building = slot.building.lock().await;
     let known = slot.latest();
-    // A view that began to be built after this request is recent enough, even if the thread has changed again.
+    // A view whose construction began after this request is recent enough, even if the thread has changed
+    // again.
     let is_new = |known: &&Latest| known.number > begun + 1 || known.is_present();
     if let Some(known) = known.as_ref().filter(is_new) {
         return readable(caller, &known.view);
