@@ -31,7 +31,7 @@ use crate::token;
 mod homes;
 mod settings;
 
-/// The longest time until another server leads.
+/// The longest wait for another server to lead.
 const STEP_DOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// This process as a server of its cluster. It owns its state directory.
@@ -164,7 +164,8 @@ impl Member {
         }
     }
 
-    /// Gives up the sessions of the process before this one. The caller knows that its agents have ended.
+    /// Releases the sessions of the process that ran in the same place before this one. The caller knows that
+    /// the agents of that process have ended.
     pub(crate) async fn replace_earlier(&self, config: &Config) -> Result<(), NodeError> {
         self.standby.replace_earlier().await.map_err(|error| NodeError::postgres(config, &error))
     }
@@ -300,8 +301,9 @@ async fn warn_of_differences(standby: &Standby) {
     }
 }
 
-/// Names the machine, its start and the folder. Only one process at a time owns the folder, so whoever is in the same place
-/// as another server knows that the other has ended. None where the system does not tell.
+/// Identifies the machine, its boot and the state directory. Only one process at a time owns the directory,
+/// so a server in the same place as another one knows that the other one has ended. `None` if the boot or the
+/// directory cannot be read.
 fn place(state_dir: &Path) -> Option<String> {
     let read = || -> io::Result<String> {
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;

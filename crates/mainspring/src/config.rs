@@ -98,7 +98,8 @@ impl Config {
         }
     }
 
-    /// Returns the folder of the artifacts' bytes within the state directory. With an object store, they are prepared there.
+    /// Returns the folder of the artifacts' bytes within the state directory. With an object store, bytes are
+    /// only staged there until they are uploaded.
     pub fn artifacts_dir(&self) -> PathBuf {
         self.state_dir.join("artifacts")
     }

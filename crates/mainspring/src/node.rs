@@ -40,7 +40,7 @@ pub struct Node {
     state_dir: Option<StateDir>,
 }
 
-/// Why a node could not be opened. Nothing was changed.
+/// Why a node could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NodeError {
@@ -151,7 +151,8 @@ impl NodeBuilder {
         self
     }
 
-    /// Makes the node that of a server of a cluster that is active or at work, with the store that the server has opened.
+    /// Makes the node part of a cluster: `member` is this process as a server that is active or at work, and
+    /// `store` is the store that the server has opened.
     #[cfg(feature = "postgres")]
     pub fn member(mut self, member: Arc<Member>, store: mainspring_store::PostgresStore) -> Self {
         self.member = Some(member);
@@ -174,7 +175,7 @@ impl NodeBuilder {
     pub async fn open(self) -> Result<Node, NodeError> {
         let Self { mut config, store, member, parts, clock, execute } = self;
         if member.is_none() {
-            // Nothing renews the time limit of agents here.
+            // Only a server of a cluster renews the time limit of its agents.
             config.cluster.address = None;
         }
         let blob_store = artifact_store::blob_store(&config, &clock)?;

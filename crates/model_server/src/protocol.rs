@@ -27,7 +27,7 @@ impl Protocol {
     /// Every protocol.
     pub const ALL: [Self; 4] = [Self::Anthropic, Self::Chat, Self::Responses, Self::Gemini];
 
-    /// Returns its name: a provider's `kind` in the configuration.
+    /// Returns the protocol's name: a provider's `kind` in the configuration.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Anthropic => "anthropic",
@@ -37,7 +37,7 @@ impl Protocol {
         }
     }
 
-    /// Returns the first segment of its paths.
+    /// Returns the first segment of the protocol's paths.
     pub(super) const fn version(self) -> &'static str {
         match self {
             Self::Anthropic | Self::Chat | Self::Responses => "v1",
@@ -99,7 +99,7 @@ pub(super) fn system_text(body: &Value) -> String {
         .join("\n")
 }
 
-/// The text of parts without a type.
+/// Joins the texts of Gemini's parts, which have no type. `None` if `parts` is no list.
 fn gemini_text(parts: &Value) -> Option<String> {
     let texts = parts.as_array()?.iter().filter_map(|part| part["text"].as_str());
     Some(texts.collect::<Vec<_>>().join("\n"))

@@ -1,9 +1,9 @@
-//! The number of keys in the state of the session and of its active run, as of the last write, so that a new key is checked
+//! Caches the number of keys in the state of the session and of its active run, so that a new key is checked
 //! against the limit without counting all keys.
 //!
-//! The actor makes every write, so it knows the number after each of them. A number holds for the points that follow on
-//! the same line: nothing is written there but by this actor. A write on another line, or beside existing messages, is
-//! counted again.
+//! The actor makes every write, so it knows the number after each write. The number of a point is valid for
+//! later points of the same line, because only this actor writes there. For a write on another line, or
+//! beside existing messages, the keys are counted again.
 
 use mainspring_core::{Point, RunId};
 

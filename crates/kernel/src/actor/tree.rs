@@ -225,8 +225,9 @@ impl Actor {
         Ok(all.filter(|artifact| artifact.created_at <= until).map(copy).collect())
     }
 
-    /// Lists the state to copy into a fork of this fork. On lines of other sessions the new fork would see state that was set after
-    /// this session was forked, and not the state that this session has set there.
+    /// Lists the state to copy into `fork`; called if this session is a fork itself. On lines of other
+    /// sessions, `fork` would otherwise see state that was set there after this session was forked, and would
+    /// not see the state that this session has set there.
     async fn state_for_fork(&self, fork: &Session, point: Point) -> Result<Vec<StateRow>, Error> {
         let at = |session| StateAt::Session { session, at: Some(point) };
         let keys = |entries: Vec<StateEntry>| -> BTreeMap<String, StateEntry> {

@@ -1,9 +1,9 @@
 //! The numbers of records for callers who read only a part of the log.
 //!
-//! Records of all owners are numbered together: two numbers would reveal to an owner how much the others did in
-//! between. So a caller who does not read the whole log gets each number encrypted, by a permutation of the numbers
-//! that is different for each scope. It keeps neither distances nor order, and stays the same while the file of the key
-//! does.
+//! Records of all owners are numbered together: two numbers would reveal to an owner how much the others did
+//! in between. So a caller who does not read the whole log gets each number encrypted, by a permutation of
+//! the numbers that is different for each scope. The permutation keeps neither distances nor order, and stays
+//! the same as long as the key file does.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -55,7 +55,7 @@ impl ViewKey {
     }
 }
 
-/// The numbers of one scope.
+/// The permutation of one scope, as its key.
 #[derive(Debug, Clone)]
 pub(super) struct View([u8; 32]);
 
@@ -70,7 +70,8 @@ impl View {
         if shown == 0 { 0 } else { self.walk(shown, Self::back) }
     }
 
-    /// Repeats a permutation of 54 bits until its result has 53. A number that never was one of a record stays as it is.
+    /// Repeats the permutation of 54 bits until the result fits into 53 bits. Returns a number of more than
+    /// 53 bits, which is no record's number, unchanged.
     fn walk(&self, number: u64, step: impl Fn(&Self, u64) -> u64) -> u64 {
         if number >> BITS != 0 {
             return number;

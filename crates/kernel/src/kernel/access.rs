@@ -37,8 +37,8 @@ pub struct Caller {
     pub role: AccessRole,
     /// The API key of the request, if one was used.
     pub key: Option<KeyId>,
-    /// The attempt for which an agent calls; `None` for people and applications. Another kernel does not get it: the kernel
-    /// of the agent has decided about its call.
+    /// The attempt for which an agent calls; `None` for people and applications. Not sent to other kernels:
+    /// the agent's own kernel has already decided whether the call is permitted.
     #[serde(skip)]
     pub agent: Option<AgentCaller>,
     /// The folders in which the caller's agents may work; `None` if they may work anywhere, empty if only in the folders

@@ -111,8 +111,8 @@ impl Kernel {
         }
     }
 
-    /// Checks that the caller may have sessions like that of another owner. Returns the agent definition to use if the
-    /// caller does not have the one of the source.
+    /// Checks that the caller may write and may use the adapter and the defaults of another owner's session.
+    /// Returns the agent definition to use if the caller does not have the one of the source.
     async fn check_foreign_fork(&self, caller: &Caller, source: &Session) -> Result<Option<String>, Error> {
         caller.check_writes()?;
         let defaults = source.run_defaults();

@@ -1,8 +1,9 @@
 //! Deadlock prevention for awaited delegations.
 //!
-//! A session waits for another one while a run of it has an awaited delegation there that is not settled. The store has
-//! such an edge once the delegation is committed. From the check until the commit the edge is kept here, so that two
-//! concurrent delegations cannot miss each other and close a cycle.
+//! A session waits for another session while one of its runs has an unsettled, awaited delegation to that
+//! session. This wait is an edge of the wait graph. The store has the edge once the delegation is committed.
+//! From the check until the commit the edge is kept here, so that two concurrent delegations cannot miss each
+//! other and close a cycle.
 //!
 //! Kernels that share a store announce the edge there before they check, and withdraw it after the commit. Of the edges of a
 //! cycle, the one that is announced last is checked when all others are announced or committed, and is refused. A new session
@@ -76,7 +77,7 @@ impl Drop for Announcement {
     fn drop(&mut self) {
         let (shared, id) = (self.shared.clone(), self.id);
         self.shared.tasks.spawn(async move {
-            // An announcement that stays would have waits refused that are none.
+            // A stale announcement would make kernels refuse delegations that cause no deadlock.
             while let Err(error) = shared.store.wait_withdraw(id).await {
                 tracing::debug!(%error, "the announcement of a wait was not withdrawn yet");
                 tokio::select! {

@@ -1,4 +1,4 @@
-//! Ids as the store finds them by their beginnings.
+//! Queries for ids by prefix.
 
 use mainspring_core::SessionId;
 

@@ -54,7 +54,8 @@ fn collect(config: &Config, source: &Database, draft: &Path, now: Time) -> Resul
         let summary = source.copy_to(&database, now)?;
         let copied = hashes(&SqliteView::open(&database, false)?)?;
         match copy_blobs(config, copied, false, draft, &mut files) {
-            // Added and deleted again since the first pass: the next copy of the database does not have it.
+            // The artifact was added after the first pass and is deleted again: the next copy of the database
+            // does not name it.
             Err(BackupError::Artifact { .. }) if copies < MAX_COPIES => {}
             copied => {
                 copied?;
@@ -213,7 +214,7 @@ fn copy_blobs(
         let mut file = match File::open(&source) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                // Deleted since the list was read, unless the copied database still names it.
+                // With `is_served`, the artifact was deleted after the list was read.
                 if is_served {
                     continue;
                 }

@@ -34,7 +34,7 @@ pub struct Restored {
 }
 
 /// Restores the backup at `from` into the state directory and the database that the configuration names, which must have no
-/// data. Checks every hash before anything takes its place.
+/// data. Checks the hash of every file before it puts the first one in place.
 pub fn restore(config: &Config, from: &Path, now: Time) -> Result<Restored, BackupError> {
     // Before the state directory is created.
     let manifest = manifest_read(from)?;
@@ -106,7 +106,7 @@ fn place_in_postgres(
     place_audit(config, draft).map_err(BackupError::io(&config.state_dir))
 }
 
-/// Moves the audit log to its place, unless there is one, which is continued.
+/// Moves the audit log to its place. An existing log stays, and is continued instead.
 fn place_audit(config: &Config, draft: &Path) -> io::Result<()> {
     let audit = draft.join("audit");
     match exists(&audit) && remove_empty(&config.audit_dir()).is_ok() {
@@ -178,7 +178,7 @@ fn manifest_read(from: &Path) -> Result<Manifest, BackupError> {
         let format = manifest.format;
         return Err(not_a_backup(format!("format {format} is newer than this mainspring: upgrade it")));
     }
-    // A name leads nowhere outside the state directory.
+    // No name may lead to a place outside the state directory.
     let is_safe = |path: &str| {
         let is_in_folder = path.starts_with("artifacts/") || path.starts_with("audit/");
         path == DATABASE || (is_in_folder && !path.contains(".."))

@@ -16,23 +16,23 @@ use super::writer::Shared;
 const COLUMNS: [[&str; 2]; 2] =
     [["workers_granted", "workers_held"], ["in_process_granted", "in_process_held"]];
 
-/// Tells what a server needs of a pool, and how many permits it has.
+/// Returns a server's demand for permits of a pool, and the number of permits that it has.
 type Demands = Box<dyn Fn(PermitPool) -> (Demand, usize) + Send + Sync>;
-/// Gives a server its permits of a pool.
+/// Sets the number of a server's permits of a pool.
 type Resize = Box<dyn Fn(PermitPool, usize) + Send + Sync>;
 
-/// The permits of one of several servers at work that are a block of those of all.
+/// This server's block of the permits that all servers share, exchanged with the leader through the database.
 pub struct SharedPermits {
     limits: [Option<usize>; 2],
     demand: Demands,
     resize: Resize,
-    /// The number of the last exchange: one that is overtaken must not undo the next.
+    /// The number of the last exchange: an exchange that arrives late must not undo a newer one.
     exchanges: AtomicI64,
 }
 
 impl SharedPermits {
-    /// Shares the pools that have a limit, by [`PermitPool`]. `demand` tells what the server needs and has; `resize` gives it
-    /// its permits.
+    /// Shares the pools that have a limit; `limits` is indexed by [`PermitPool`]. `demand` returns what the
+    /// server needs and has; `resize` sets the number of its permits.
     pub fn new(
         limits: [Option<usize>; 2],
         demand: impl Fn(PermitPool) -> (Demand, usize) + Send + Sync + 'static,
@@ -41,7 +41,7 @@ impl SharedPermits {
         Self { limits, demand: Box::new(demand), resize: Box::new(resize), exchanges: AtomicI64::new(0) }
     }
 
-    /// Tells what the server needs and holds, and takes what the leader has granted.
+    /// Records the server's demand and the permits that it holds, and applies what the leader has granted.
     pub(super) async fn exchange(&self, client: &Client, seat: &Seat) -> Result<(), Error> {
         let needs = PermitPool::ALL.map(|pool| match self.limits[pool as usize] {
             Some(_) => (self.demand)(pool),

@@ -13,7 +13,7 @@ use super::values::typed;
 /// The settings of a server that have to be the same on all servers.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct AnnouncedSettings {
-    /// Settings without which servers would not keep their promises together, with their values.
+    /// Settings that every server must have with the same value: a server whose value differs is refused.
     #[serde(default)]
     pub fixed: BTreeMap<String, String>,
     /// Digests of groups of settings, by the name of the group.
@@ -36,7 +36,7 @@ impl AnnouncedSettings {
         self.digests.iter().filter_map(differs).collect()
     }
 
-    /// Finds a setting whose value has to be that of `other` and is not: its name, and both values.
+    /// Finds a fixed setting whose value differs from that of `other`. Returns its name, and both values.
     fn conflict<'a>(&'a self, other: &'a Self) -> Option<(&'a str, &'a str, &'a str)> {
         let differs = |(name, value): (&'a String, &'a String)| {
             let theirs = other.fixed.get(name).filter(|theirs| *theirs != value)?;
@@ -74,8 +74,8 @@ pub(super) fn differences(servers: &[Announced]) -> Vec<Vec<String>> {
     servers.iter().map(differences).collect()
 }
 
-/// Removes a server that has just announced itself, and fails, if a server that was there before has other values of settings
-/// that have to be the same. Of two servers that start at the same time, the later one fails.
+/// Fails if a server that was started earlier has another value of a fixed setting, and then also removes the
+/// announcement of this server. Of two servers that start at the same time, the later one fails.
 pub(super) async fn check(client: &Client, seat: &Seat) -> Result<(), PostgresError> {
     let fail = |error: Error| PostgresError::Database(describe(&error));
     let Some(reason) = conflict(client, seat).await.map_err(fail)? else { return Ok(()) };

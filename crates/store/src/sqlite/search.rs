@@ -114,7 +114,7 @@ pub(super) fn unindexed(connection: &Connection) -> Result<Option<Unindexed>> {
     Ok(Some(Unindexed { after, messages, has_titles, has_more }))
 }
 
-/// How far a step has come.
+/// The outcome of an index step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum IndexStep {
     /// The step stopped for urgent work. The rest of the text is indexed later.

@@ -1,4 +1,4 @@
-//! The rule of the setting that names the database.
+//! The rules of settings that hold the URL of a PostgreSQL, folders, labels or the name of a server.
 
 use mainspring_core::placement::check_labels;
 
