@@ -422,7 +422,8 @@ pub enum Decider {
     #[serde(rename_all = "camelCase")]
     Policy {
         /// The setting: `legacy`, `deny`, `mode_ask` (the run may only answer), `session_folder` (the path is outside of
-        /// it), `no_allow_option` (the agent offers no option that allows), `hook` (a hook of the embedding program), `no_rule`
+        /// it), `no_allow_option` (the agent offers no option that allows), `turn_ended` (the agent
+        /// has ended its turn without waiting for the answer), `hook` (a hook of the embedding program), `no_rule`
         /// and `control` (no rule concerns the tool or the control call), `approved_call` (a person or a grant has allowed
         /// the control call before).
         policy: String,

@@ -236,7 +236,7 @@ async fn ask_approval(attempt: &AttemptHandle, question: Question) -> Result<App
     if attempt.may_ask() {
         match ask(attempt, WaitRequest::Approval, question.clone()).await {
             // The turn ended before the question was asked.
-            Err(HandleError::Revoked) if !attempt.may_ask() => {}
+            Err(HandleError::Revoked) if !attempt.may_ask() && !attempt.is_cancelled() => {}
             Err(error) => return Err(error),
             Ok(Some(Answer::Approval(answer))) => return Ok(answer),
             Ok(Some(Answer::Input { .. } | Answer::Tools { .. })) => return Ok(Approval::Denied.into()),

@@ -281,11 +281,17 @@ impl ClientServices {
         Ok(Err(Error::new(ErrorCode::INVALID_REQUEST, message)))
     }
 
-    async fn create_terminal(&self, params: Value) -> Result<Response, HandleError> {
-        // The end of the turn kills every terminal.
-        if !self.0.attempt.may_ask() {
-            return Ok(Err(Error::request_cancelled()));
+    /// Refuses a command after the turn, whose end kills every terminal.
+    async fn within_turn(&self, action: &Action) -> Result<Result<(), Error>, HandleError> {
+        if self.0.attempt.may_ask() {
+            return Ok(Ok(()));
         }
+        let question = excerpt(format!("Allow {} {}?", action.operation, action.resource));
+        policy::refuse(&self.0.attempt, with_replies(question), "turn_ended").await?;
+        Ok(Err(Error::request_cancelled()))
+    }
+
+    async fn create_terminal(&self, params: Value) -> Result<Response, HandleError> {
         let mut request: CreateTerminalRequest = match parse(params) {
             Ok(request) => request,
             Err(error) => return Ok(Err(error)),
@@ -309,6 +315,9 @@ impl ClientServices {
             input: json!({"command": request.command, "args": request.args, "cwd": folder, "env": env}),
             ..RequestedCall::default()
         };
+        if let Err(error) = self.within_turn(&action).await? {
+            return Ok(Err(error));
+        }
         if let Err(error) = self.permit(&action, call).await? {
             return Ok(Err(error));
         }
@@ -321,6 +330,10 @@ impl ClientServices {
                 return Ok(Err(invalid_params(message)));
             }
             Err(error) => return Ok(Err(error)),
+        }
+        // The turn may have ended during the decision.
+        if let Err(error) = self.within_turn(&action).await? {
+            return Ok(Err(error));
         }
         if self.0.terminals.lock().len() >= MAX_TERMINALS {
             let message = format!("a turn has at most {MAX_TERMINALS} terminals: release one");

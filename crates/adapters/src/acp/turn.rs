@@ -163,8 +163,8 @@ impl<'a> AcpTurn<'a> {
     }
 
     /// Processes the messages that arrived before the result of the prompt, and closes denied tool calls. Some agents do
-    /// not wait for the response to a request: if the agent `has_ended` its turn regularly, the request is decided and
-    /// executed all the same, unless a person must decide.
+    /// not wait for the response to a request: if the agent `has_ended` its turn regularly, its requests for files are
+    /// decided and executed all the same, unless a person must decide. Permissions and terminals are refused.
     async fn drain(
         &mut self,
         inbound: &mut mpsc::UnboundedReceiver<Inbound>,
@@ -176,12 +176,12 @@ impl<'a> AcpTurn<'a> {
             Err(error) => Err(error),
         };
         while let Ok(message) = inbound.try_recv() {
-            if has_ended || matches!(message, Inbound::Update(_)) {
+            if self.is_served(has_ended) || matches!(message, Inbound::Update(_)) {
                 unless_revoked(self.handle(message).await)?;
             }
         }
         self.ended_by_agent.cancel();
-        while has_ended && !self.questions.is_empty() {
+        while self.is_served(has_ended) && !self.questions.is_empty() {
             unless_revoked(self.questions.next_answered().await)?;
         }
         // Not every agent reports that a denied call did not run. Calls that were announced but not started are dropped;
@@ -193,6 +193,11 @@ impl<'a> AcpTurn<'a> {
         }
         self.tools.retain(|id, _| !denied.contains(id));
         self.calls.write_files(&mut self.text).await
+    }
+
+    /// True if the requests of an agent that `has_ended` its turn are still served: its run may have been cancelled since.
+    fn is_served(&self, has_ended: bool) -> bool {
+        has_ended && !self.turn.attempt.is_cancelled()
     }
 
     /// Ends the turn with the result of the prompt.
@@ -419,24 +424,25 @@ impl<'a> AcpTurn<'a> {
             let replies = Some(replies(&request.options));
             let data = Some(Box::new(requested(&request, diff)));
             let question = Question { replies, request: data, ..question(&request).into() };
-            let decided = match narrowest_option(&request.options, Approval::Allowed) {
-                // An agent that has ended its turn must not act on a permission.
-                _ if !attempt.may_ask() => {
-                    let refused = policy::refuse(&attempt, question, "turn_ended").await;
-                    refused.map(|()| Approval::Denied)
-                }
-                Some(_) => {
-                    let action = act(&request);
+            let mut decided = match narrowest_option(&request.options, Approval::Allowed) {
+                Some(_) if attempt.may_ask() => {
+                    let (action, question) = (act(&request), question.clone());
                     let decided =
                         rules.request_permission(&attempt, standing.as_ref(), &action, question).await;
                     decided.map(|answer| answer.decision)
                 }
+                Some(_) => Ok(Approval::Allowed),
                 // No option of the request expresses that it is allowed.
                 None => {
-                    let refused = policy::refuse(&attempt, question, "no_allow_option").await;
+                    let refused = policy::refuse(&attempt, question.clone(), "no_allow_option").await;
                     refused.map(|()| Approval::Denied)
                 }
             };
+            // An agent must not act on a permission after its turn, which may have ended during the decision.
+            if matches!(decided, Ok(Approval::Allowed)) && !attempt.may_ask() {
+                let refused = policy::refuse(&attempt, question, "turn_ended").await;
+                decided = refused.map(|()| Approval::Denied);
+            }
             if matches!(decided, Ok(Approval::Denied | Approval::Supplied | Approval::Expired)) {
                 denied.lock().insert(request.tool_call.tool_call_id.to_string());
             }

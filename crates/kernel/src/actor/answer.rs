@@ -200,7 +200,10 @@ impl Actor {
         let waiting = self.active.as_ref().and_then(|active| active.run.state.wait());
         let Some(answer) = waiting.and_then(|wait| wait.answer.clone()) else { return };
         self.lapse(|_| RunCommand::Resume { by }).await;
-        if let Some(held) = self.active.as_mut().and_then(|active| active.held.take()) {
+        // Without the record, the answer must have no effect: another server may have the session by now.
+        let is_recorded = |active: &&mut Active| active.run.state.wait().is_none();
+        let Some(active) = self.active.as_mut().filter(is_recorded) else { return };
+        if let Some(held) = active.held.take() {
             let _ = held.reply.send(Ok(answer));
         }
         self.ask_next(by).await;

@@ -254,7 +254,12 @@ impl<S: Subject> Draft<S> {
             mime_type: artifact.mime_type.clone(),
             size_bytes: artifact.size_bytes,
         };
+        let named = artifact.run;
         self.row(Row::Artifact(artifact));
         self.emit(body);
+        // A caller names the run of an artifact; that of an attempt is known.
+        if let Some(event) = self.events.last_mut() {
+            event.run = event.run.or(named);
+        }
     }
 }

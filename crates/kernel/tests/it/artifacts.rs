@@ -164,6 +164,10 @@ async fn the_next_attempt_continues_from_the_newest_checkpoint_of_its_run() {
         assert_eq!(checkpoints, [None, Some(newest.id)], "{name}");
         let events = serde_json::to_string(&world.events("a").await).unwrap();
         assert!(events.contains(&format!(r#""checkpointArtifactId":"{}""#, newest.id)), "{name}: {events}");
+        let all = world.events("a").await;
+        let created = all.iter().filter(|event| matches!(event.body, Body::ArtifactCreated { .. }));
+        let runs: Vec<_> = created.map(|event| event.run).collect();
+        assert_eq!(runs, [Some(run.id), Some(run.id), Some(run.id), None], "{name}");
         // A run of another session, and one that does not exist.
         for (run, code) in [(run.id, "invalid_request"), (RunId::from_random([9; 16]), "not_found")] {
             let new = NewArtifact { run: Some(run), ..text_file() };

@@ -1,5 +1,6 @@
 //! File and terminal requests of agents.
 
+use std::collections::HashMap;
 use std::path::Path;
 
 use mainspring_adapters::process::{MARK_VARIABLE, processes_with_variable};
@@ -125,6 +126,31 @@ async fn requests_that_an_agent_does_not_wait_for_are_served_before_its_turn_end
     let responses: Vec<&str> = responses.lines().collect();
     assert!(responses[0].contains("not allowed: fs write"), "{responses:?}");
     assert_eq!(responses[1..], ["{}", "{}"]);
+    world.close().await;
+}
+
+/// The agent ends its turn right behind its requests, so each may be decided before or after that end.
+#[tokio::test(flavor = "multi_thread")]
+async fn permissions_and_commands_that_an_agent_does_not_wait_for_are_answered_as_they_were_decided() {
+    let world = with_rules(&["allow * * *"]).await;
+    let options = r#"[{"optionId": "yes", "name": "Yes", "kind": "allow_once"}, {"optionId": "no", "name": "No", "kind": "reject_once"}]"#;
+    let permission = |title: &str| {
+        let call = format!(r#"{{"toolCallId": "{title}", "title": "{title}", "kind": "execute"}}"#);
+        format!("send session/request_permission {{\"toolCall\": {call}, \"options\": {options}}}")
+    };
+    let command = r#"send terminal/create {"command": "true"}"#;
+    let asked = ["first", "second", "third"].map(permission).join("; ");
+    world.answer_to("a", &format!("{asked}; {command}; {}", permission("last"))).await;
+    // A later decision about the same request replaces an earlier one.
+    let decided: HashMap<String, Approval> =
+        decisions(&world, "a").await.into_iter().map(|(question, decision, _)| (question, decision)).collect();
+    assert_eq!(decided.len(), 5, "{decided:?}");
+    let allowed = decided.values().filter(|decision| **decision == Approval::Allowed).count();
+    let responses = world.answer_to("a", "responses").await;
+    let responses: Vec<&str> = responses.lines().collect();
+    assert_eq!(responses.len(), 5, "{responses:?}");
+    let granted = |response: &&&str| response.contains("yes") || response.contains("terminal-");
+    assert_eq!(responses.iter().filter(granted).count(), allowed, "{decided:?}: {responses:?}");
     world.close().await;
 }
 

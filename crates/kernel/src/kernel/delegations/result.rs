@@ -43,7 +43,8 @@ impl Shared {
         }))
     }
 
-    /// Finds the newest artifact of `run` with this role. Damaged ones are left out.
+    /// Finds the newest artifact of `run` with this role. Fails if one is damaged, except that an older checkpoint may take
+    /// the place of a damaged one: a result must not be replaced by an earlier one.
     pub(crate) async fn newest_artifact(
         &self,
         run: &Run,
@@ -51,7 +52,11 @@ impl Shared {
     ) -> Result<Option<Artifact>, Error> {
         let mut page = ArtifactPage { session: run.session, run: Some(run.id), before: None, limit: LISTED };
         loop {
-            let artifacts = self.store.artifact_page(&page).await?.items;
+            let found = self.store.artifact_page(&page).await?;
+            let artifacts = match role {
+                ArtifactRole::Checkpoint => found.items,
+                _ => found.intact()?,
+            };
             let Some(last) = artifacts.last() else { return Ok(None) };
             page.before = Some((last.created_at, last.id));
             if let Some(found) = artifacts.into_iter().find(|artifact| artifact.role == role) {
