@@ -21,9 +21,11 @@ const MIGRATIONS: &[(usize, &str)] = &[
     (13, include_str!("../../migrations/postgres/0013_blob_claims.sql")),
     (14, include_str!("../../migrations/postgres/0014_server_settings.sql")),
     (15, include_str!("../../migrations/postgres/0015_owner_blocks.sql")),
+    (16, include_str!("../../migrations/postgres/0016_checkpoints.sql")),
 ];
 
-/// The version of the tables that this program writes.
+/// The version of the tables and records that this program writes. A change of records that an earlier program would
+/// misread, or drop when it writes them again, has a number too.
 pub(super) const SCHEMA_VERSION: usize = MIGRATIONS[MIGRATIONS.len() - 1].0;
 
 /// The lock under which migrations are applied: the bytes of "mainspri".
