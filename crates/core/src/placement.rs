@@ -10,6 +10,9 @@
 //! folder only decide among the servers that have the labels. A server that drains gets a session only if no other server
 //! can take it, and its own sessions move to servers that can execute all of their runs.
 //!
+//! While servers are upgraded one after the other, a session that exists moves only to servers of the latest version: an
+//! earlier one may not understand what a later one has written.
+//!
 //! Invariant: the same servers and the same wish give the same home, whichever server decides.
 
 use std::cmp::Ordering;
@@ -89,6 +92,20 @@ pub struct Candidate {
     pub sessions: u64,
     /// True if it hands its sessions over because it is going to stop.
     pub is_draining: bool,
+    /// The version of the tables and records that it writes; 0 for a server that does not announce it.
+    pub schema_version: u64,
+}
+
+/// Lists the servers of the latest version among `servers`.
+pub fn of_latest_version(servers: &[Candidate]) -> impl Iterator<Item = &Candidate> {
+    let latest = servers.iter().map(|server| server.schema_version).max().unwrap_or(0);
+    servers.iter().filter(move |server| server.schema_version == latest)
+}
+
+/// True if `servers` has a server of a later version than the server `node`.
+pub fn is_of_earlier_version(node: NodeId, servers: &[Candidate]) -> bool {
+    let own = servers.iter().find(|server| server.node == node);
+    own.is_some_and(|own| servers.iter().any(|server| server.schema_version > own.schema_version))
 }
 
 /// Chooses the home of a new session among `servers`, for a request that the server `here` has received. None if no server
@@ -106,10 +123,11 @@ pub fn place(wish: Wish<'_>, here: NodeId, servers: &[Candidate]) -> Option<Node
     Some(kept.unwrap_or(least).node)
 }
 
-/// Chooses the home of a session that has lost it. The server `here` takes every session whose labels it has unless it
-/// drains, so that parents and their children stay together. None if no server has the labels.
+/// Chooses the home of a session that has lost it, among the servers of the latest version. The server `here` takes every
+/// session whose labels it has unless it drains, so that parents and their children stay together. None if none of them has
+/// the labels.
 pub fn place_again(wish: Wish<'_>, here: NodeId, servers: &[Candidate]) -> Option<NodeId> {
-    let labelled = || servers.iter().filter(|server| server.offer.has_labels(wish.labels));
+    let labelled = || of_latest_version(servers).filter(|server| server.offer.has_labels(wish.labels));
     if labelled().any(|server| server.node == here && !server.is_draining) {
         return Some(here);
     }
@@ -120,14 +138,14 @@ pub fn place_again(wish: Wish<'_>, here: NodeId, servers: &[Candidate]) -> Optio
     labelled().min_by_key(rank).map(|server| server.node)
 }
 
-/// Chooses the server to which the server `here` hands a session over: the least busy one that can execute all of its
-/// runs and does not drain. None if the session has to stay.
+/// Chooses the server to which the server `here` hands a session over: the least busy one of the latest version that can
+/// execute all of its runs and does not drain. None if the session has to stay.
 pub fn place_elsewhere(wishes: &[Wish<'_>], here: NodeId, servers: &[Candidate]) -> Option<NodeId> {
     let able = |server: &&Candidate| {
         let covers_all = || wishes.iter().all(|wish| server.offer.covers(*wish));
         server.node != here && !server.is_draining && covers_all()
     };
-    servers.iter().filter(able).min_by(|a, b| by_load(a, b)).map(|server| server.node)
+    of_latest_version(servers).filter(able).min_by(|a, b| by_load(a, b)).map(|server| server.node)
 }
 
 /// Orders servers by their sessions, and servers with equally many by name.
@@ -137,7 +155,8 @@ fn by_load(a: &Candidate, b: &Candidate) -> Ordering {
 
 /// Explains that no server has all of `labels`, for the caller.
 pub fn no_server(labels: &[String], servers: &[Candidate]) -> String {
-    let is_unknown = |label: &&String| !servers.iter().any(|server| server.offer.labels.contains(label));
+    let is_unknown =
+        |label: &&String| !of_latest_version(servers).any(|server| server.offer.labels.contains(label));
     let unknown: Vec<&String> = labels.iter().filter(is_unknown).collect();
     let quoted = |labels: &[&String]| {
         let quoted: Vec<String> = labels.iter().map(|label| format!("`{label}`")).collect();
@@ -148,9 +167,16 @@ pub fn no_server(labels: &[String], servers: &[Candidate]) -> String {
         [label] => format!("no server has the label `{label}`"),
         unknown => format!("no server has the labels {}", quoted(unknown)),
     };
-    let has = |server: &Candidate| match server.offer.labels.is_empty() {
-        true => format!("{} has none", server.name),
-        false => format!("{} has {}", server.name, server.offer.labels.join(", ")),
+    let has = |server: &Candidate| {
+        let labels = match server.offer.labels.is_empty() {
+            true => "none".to_owned(),
+            false => server.offer.labels.join(", "),
+        };
+        let but = match is_of_earlier_version(server.node, servers) {
+            true => " but an earlier version of mainspring",
+            false => "",
+        };
+        format!("{} has {labels}{but}", server.name)
     };
     let has: Vec<String> = servers.iter().map(has).collect();
     format!("{why} that the session needs: {}", has.join("; "))
@@ -191,7 +217,8 @@ mod tests {
     fn server(n: u8, sessions: u64, adapters: &[&str], folders: &[&str]) -> Candidate {
         let owned = |list: &[&str]| list.iter().map(|&text| text.to_owned()).collect();
         let offer = Offer { adapters: owned(adapters), folders: owned(folders), labels: vec![] };
-        Candidate { node: node(n), name: format!("server {n}"), offer, sessions, is_draining: false }
+        let name = format!("server {n}");
+        Candidate { node: node(n), name, offer, sessions, is_draining: false, schema_version: 7 }
     }
 
     fn wish<'a>(adapter: &'a str, folder: Option<&'a str>) -> Wish<'a> {
@@ -311,6 +338,39 @@ mod tests {
         assert_eq!(moved(&[wish("script", None), wish("coder", None)]), Some(node(2)));
         assert_eq!(moved(&[wish("script", Some("/home")), wish("coder", Some("/srv/a"))]), None);
         assert_eq!(place_elsewhere(&[wish("script", None)], node(1), &servers[..1]), None, "it stays");
+    }
+
+    #[test]
+    fn a_session_that_exists_moves_only_to_servers_of_the_latest_version() {
+        let of_version = |schema_version, server: Candidate| Candidate { schema_version, ..server };
+        let servers = [
+            of_version(7, server(1, 0, &["script"], &[])),
+            of_version(8, server(2, 90, &["script"], &[])),
+            of_version(0, labelled(3, 0, "gpu")),
+            of_version(8, server(4, 91, &["script", "coder"], &[])),
+        ];
+        let wish = wish("script", None);
+        // It moves to a later version, however busy that server is, and never to an earlier one.
+        assert_eq!(place_elsewhere(&[wish], node(1), &servers), Some(node(2)));
+        assert_eq!(place_elsewhere(&[wish], node(2), &servers), Some(node(4)));
+        assert_eq!(place_elsewhere(&[wish], node(2), &servers[..3]), None, "it stays");
+        assert_eq!(place_elsewhere(&[wish], node(3), &servers[..1]), Some(node(1)), "no other is later");
+        // An earlier server takes no session that has lost its home.
+        assert_eq!(place_again(wish, node(1), &servers), Some(node(2)));
+        assert_eq!(place_again(wish, node(4), &servers), Some(node(4)));
+        let draining = Candidate { is_draining: true, ..servers[1].clone() };
+        assert_eq!(place_again(wish, node(1), &[servers[0].clone(), draining]), Some(node(2)));
+        let gpu = ["gpu".to_owned()];
+        assert_eq!(place_again(Wish { labels: &gpu, ..wish }, node(3), &servers), None);
+        assert_eq!(
+            no_server(&gpu, &servers[1..3]),
+            "no server has the label `gpu` that the session needs: server 2 has none; server 3 has gpu but an earlier \
+             version of mainspring"
+        );
+        // New sessions go where there is least to do.
+        assert_eq!(place(wish, node(2), &servers), Some(node(1)));
+        let earlier = |n| is_of_earlier_version(node(n), &servers);
+        assert_eq!([1, 2, 3, 4, 9].map(earlier), [true, false, true, false, false]);
     }
 
     #[test]

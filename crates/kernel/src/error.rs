@@ -312,8 +312,9 @@ pub enum Error {
         /// The server.
         node: NodeId,
     },
-    /// No server of the cluster has the labels that the session needs, and nothing was changed. Retry when one has joined.
-    #[error("{0}; try again when such a server has joined, or leave the label out")]
+    /// No server of the cluster may execute the session, because of its labels or their versions, and nothing was changed.
+    /// Retry when such a server has joined.
+    #[error("{0}")]
     NoServer(String),
     /// The home of the session, another server of the cluster, has refused the request or does not answer.
     #[error("{message}")]
@@ -525,6 +526,7 @@ impl From<StoreError> for Error {
             StoreError::VersionMismatch(mismatch) => mismatch.into(),
             StoreError::Pruned(floor) => Self::Expired { floor },
             StoreError::HeldElsewhere { node } => Self::Elsewhere { node },
+            StoreError::LaterVersion => Self::NoServer(error.to_string()),
             StoreError::Corrupt(what) => Self::Corrupt(what),
             StoreError::Lost(what) => Self::StoreLost(what),
             StoreError::Full(what) => Self::StoreFull(what),

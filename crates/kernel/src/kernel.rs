@@ -330,7 +330,7 @@ impl Kernel {
     }
 
     /// Loads every unfinished session. Cost grows with the unfinished sessions, not with the stored ones. Returns how many
-    /// sessions wait for a process with their labels.
+    /// sessions wait for a process that may execute them.
     async fn recover(&self) -> Result<usize, Error> {
         let Shared { store, options, tasks, .. } = &*self.shared;
         let unfinished = store.unfinished().await?;

@@ -76,7 +76,7 @@ pub trait Store: Send + Sync + 'static {
     async fn chunks_write(&self, chunks: Vec<Chunk>) -> Result<(), StoreError>;
 
     /// Takes the lease of `session`: voids every fence returned for it before. Refused while the session has its home at
-    /// another process.
+    /// another process, or if it has none and this process may not become its home.
     async fn lease_take(&self, session: SessionId, node: NodeId) -> Result<Fence, StoreError>;
 
     /// Releases a lease: voids `fence` and frees the memory of the lease. A lease taken since is not affected.
@@ -89,7 +89,7 @@ pub trait Store: Send + Sync + 'static {
         Ok(None)
     }
 
-    /// Makes this process the home of a session, unless another one is.
+    /// Makes this process the home of a session, unless another one is or this one may not be.
     async fn home_claim(&self, session: SessionId) -> Result<(), StoreError> {
         let _ = session;
         Ok(())
@@ -688,6 +688,13 @@ pub enum StoreError {
         /// The process.
         node: NodeId,
     },
+    /// The session has no home, and a later version has changed the tables: no process of this version may become its home.
+    /// Nothing changed.
+    #[error(
+        "a server of a later version has changed the tables: this one goes on with its own sessions and takes no others; \
+         start it again with the later version"
+    )]
+    LaterVersion,
     /// The stored version is not the expected one. Nothing changed.
     #[error(transparent)]
     VersionMismatch(#[from] VersionMismatch),

@@ -8,13 +8,19 @@
 //! for it next makes one with the labels its home, which then loads it; so does the kernel that leads if the session has
 //! unfinished work. While no process has the labels, the session waits without a home, and requests about it say so.
 //!
+//! A process of an earlier version goes on with the sessions whose home it is, and becomes the home of new ones only: a
+//! later version may have written records that it does not understand. The store refuses it every other session, and a
+//! session without a home gets one at a process of the latest version.
+//!
 //! Invariants: a session with an actor or a reader here has its home here; a session is loaded only where its labels are.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-use mainspring_core::placement::{Candidate, Offer, Wish, no_server, place, place_again};
+use mainspring_core::placement::{
+    Candidate, Offer, Wish, is_of_earlier_version, no_server, place, place_again,
+};
 use mainspring_core::{NodeId, RunId, Session, SessionId};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -128,20 +134,20 @@ impl Kernel {
         }
     }
 
-    /// True if this process is the home of a session. A session without a home gets this one.
+    /// True if this process is the home of a session. A session without a home gets this one, if this one may execute it.
     pub async fn session_is_here(&self, session: SessionId) -> Result<bool, Error> {
         if self.shared.options.homes.is_none() {
             return Ok(true);
         }
         match self.shared.check_home(session).await {
             Ok(()) => Ok(true),
-            Err(Error::Elsewhere { .. }) => Ok(false),
+            Err(Error::Elsewhere { .. } | Error::NoServer(_)) => Ok(false),
             Err(error) => Err(error),
         }
     }
 
     /// Recovers the unfinished sessions that have lost their home, or makes another process their home. Returns how many wait
-    /// because no process has their labels.
+    /// because no process may execute them: none has their labels, or this one is of an earlier version.
     pub async fn homes_recover(&self) -> Result<usize, Error> {
         self.recover().await
     }
@@ -205,7 +211,8 @@ impl Shared {
     }
 
     /// Makes another process the home of a session that this one may not load, and fails then: it does not have the labels,
-    /// or it drains and the other one can execute the session.
+    /// it drains and the other one can execute the session, or the session has no home and the other one is of a later
+    /// version.
     pub(super) async fn check_may_load(&self, session: SessionId) -> Result<(), Error> {
         if self.options.homes.is_none() {
             return Ok(());
@@ -219,13 +226,15 @@ impl Shared {
         let Some(session) = self.store.session_find("", &SessionRef::Id(session)).await? else {
             return Ok(());
         };
-        if self.has_labels(&session) {
+        let servers = self.candidates();
+        let may_take = !is_of_earlier_version(self.node, &servers)
+            || self.store.home_find(session.id).await? == Some(self.node);
+        if may_take && self.has_labels(&session) {
             return Ok(());
         }
-        let servers = self.candidates();
         let node = place_again(Wish::of(&session), self.node, &servers);
         let node = node.filter(|node| *node != self.node);
-        let node = node.ok_or_else(|| Error::NoServer(no_server(&session.labels, &servers)))?;
+        let node = node.ok_or_else(|| lacks_labels(&session, &servers))?;
         if self.store.home_assign(session.id, node).await? {
             return Err(Error::Elsewhere { node });
         }
@@ -266,7 +275,7 @@ impl Shared {
         if self.options.homes.is_none() {
             return match has_labels {
                 true => Ok(()),
-                false => Err(self.lacks_labels(session)),
+                false => Err(self.lacks_labels_alone(session)),
             };
         }
         if has_labels && PLACEABLE.try_with(|()| ()).is_err() {
@@ -278,15 +287,22 @@ impl Shared {
         match placed.or_else(|| place_again(wish, self.node, &servers)) {
             Some(node) if node != self.node => Err(Error::Elsewhere { node }),
             _ if has_labels => Ok(()),
-            _ => Err(Error::NoServer(no_server(&session.labels, &servers))),
+            _ => Err(lacks_labels(session, &servers)),
         }
     }
 
     /// The error of a process on its own that does not have the labels of a session.
-    fn lacks_labels(&self, session: &Session) -> Error {
+    fn lacks_labels_alone(&self, session: &Session) -> Error {
         let offer = Offer { labels: self.options.labels.clone(), ..Offer::default() };
         let name = "this server".into();
-        let here = Candidate { node: self.node, name, offer, sessions: 0, is_draining: false };
-        Error::NoServer(no_server(&session.labels, &[here]))
+        let here =
+            Candidate { node: self.node, name, offer, sessions: 0, is_draining: false, schema_version: 0 };
+        lacks_labels(session, &[here])
     }
+}
+
+/// The error for a session whose labels none of `servers` has.
+fn lacks_labels(session: &Session, servers: &[Candidate]) -> Error {
+    let why = no_server(&session.labels, servers);
+    Error::NoServer(format!("{why}; try again when such a server has joined, or leave the label out"))
 }

@@ -19,7 +19,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use mainspring_core::placement::{Candidate, Wish, place_elsewhere};
+use mainspring_core::placement::{Candidate, Wish, of_latest_version, place_elsewhere};
 use mainspring_core::{NodeId, Run, RunId, Session, SessionId, Time};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
@@ -107,9 +107,10 @@ impl Shared {
         homes.candidates().into_iter().map(|known| self.moves.corrected(known, self.node, now)).collect()
     }
 
-    /// True if another process stays.
+    /// True if another process stays that may take sessions of this one.
     fn has_successor(&self) -> bool {
-        self.candidates().iter().any(|server| server.node != self.node && !server.is_draining)
+        let servers = self.candidates();
+        of_latest_version(&servers).any(|server| server.node != self.node && !server.is_draining)
     }
 
     /// Chooses the process that can execute a session with these unfinished runs; none if it has to stay.

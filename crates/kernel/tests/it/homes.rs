@@ -18,7 +18,7 @@ use mainspring_kernel::{Error, Kernel, Options};
 use mainspring_store::{HomeServer, PostgresOptions, Seat, Standby};
 use serde_json::json;
 
-use crate::cluster::database;
+use crate::cluster::{database, psql};
 use crate::world::{NOW, by_key, with_timeout};
 
 /// A server of a group: its membership and its kernel.
@@ -251,6 +251,55 @@ async fn a_session_with_labels_is_executed_only_where_they_are() {
     c.reaches(run.id, RunStatus::Orphaned).await;
     c.reaches(queued.id, RunStatus::Succeeded).await;
     assert_eq!(a.prompt("x", "say no").await.unwrap_err(), Error::Elsewhere { node: node(3) });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kernel_of_an_earlier_version_keeps_its_sessions_and_takes_no_others() {
+    let url = database();
+    let (a, b) = (server(&url, 1, &["script"]).await, server(&url, 2, &["script"]).await);
+    let own = a.prompt("own", "say hi").await.unwrap();
+    a.reaches(own.id, RunStatus::Succeeded).await;
+    let other = b.prompt("other", "say hi").await.unwrap();
+    b.reaches(other.id, RunStatus::Succeeded).await;
+    for (server, run) in [(&a, &own), (&b, &other)] {
+        assert!(server.kernel.session_close(&server.me, &SessionRef::Id(run.session)).await.unwrap());
+    }
+    let node_of = |name: &str| format!("node_id = (SELECT node_id FROM nodes WHERE name = '{name}')");
+    psql(&url, &format!("UPDATE node_leases SET schema_version = 0 WHERE {}", node_of("server 1")));
+    for server in [&a, &b] {
+        let is_earlier = |server: &HomeServer| server.candidate.schema_version == 0;
+        let mut homes = server.standby.homes();
+        homes
+            .wait_for(|homes| homes.servers.len() == 2 && homes.server(node(1)).is_some_and(is_earlier))
+            .await
+            .unwrap();
+    }
+    // A session without a home gets one at the later server.
+    psql(&url, &format!("DELETE FROM leases WHERE {}", node_of("server 2")));
+    assert_eq!(a.prompt("other", "say no").await.unwrap_err(), Error::Elsewhere { node: node(2) });
+    assert_eq!(a.kernel.run_home(other.id).await, Ok(Some(node(2))));
+    // The earlier one goes on with its own session, which is not in memory, and makes new ones.
+    for key in ["own", "new"] {
+        let run = a.prompt(key, "say more").await.unwrap();
+        a.reaches(run.id, RunStatus::Succeeded).await;
+        assert_eq!(b.kernel.run_home(run.id).await, Ok(Some(node(1))), "{key}");
+    }
+    // The later one hands nothing over to it.
+    let lost = b.prompt("lost", "sleep 60m").await.unwrap();
+    b.reaches(lost.id, RunStatus::Running).await;
+    with_timeout(b.kernel.hand_over()).await;
+    assert_eq!(a.kernel.run_home(other.id).await, Ok(Some(node(2))));
+    // Without a later server, the database refuses.
+    psql(&url, "INSERT INTO mainspring_schema SELECT max(version) + 1 FROM mainspring_schema");
+    b.standby.leave().await.unwrap();
+    a.standby.homes().wait_for(|homes| homes.servers.len() == 1).await.unwrap();
+    let refused = a.prompt("other", "say no").await.unwrap_err();
+    assert_eq!((refused.code(), refused.is_retryable()), ("unavailable", true));
+    let why = "a server of a later version has changed the tables: this one goes on with its own sessions";
+    assert!(refused.to_string().starts_with(why), "{refused}");
+    assert_eq!(with_timeout(a.kernel.homes_recover()).await, Ok(1));
+    let run = a.prompt("own", "say still").await.unwrap();
+    a.reaches(run.id, RunStatus::Succeeded).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

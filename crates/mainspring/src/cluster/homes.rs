@@ -6,7 +6,7 @@ use std::time::Duration;
 use mainspring_http::Servers;
 use mainspring_kernel::Kernel;
 use mainspring_kernel::tasks::Tasks;
-use mainspring_store::Homes;
+use mainspring_store::{HomeServer, Homes};
 
 use super::Member;
 
@@ -33,7 +33,7 @@ pub(super) async fn publish(member: Arc<Member>, tasks: Tasks) {
 }
 
 fn servers(homes: &Homes) -> Servers {
-    let address = |server: &mainspring_store::HomeServer| (server.candidate.node, server.address.clone());
+    let address = |server: &HomeServer| (server.candidate.node, server.address.clone());
     Servers { addresses: homes.servers.iter().map(address).collect(), leader: homes.leader }
 }
 
@@ -57,11 +57,12 @@ pub(super) async fn hear(member: Arc<Member>, kernel: Kernel) {
 pub(super) async fn follow(member: Arc<Member>, kernel: Kernel) {
     let (mut homes, tasks) = (member.standby.homes(), kernel.tasks().clone());
     let (mut recovered, mut keys_version) = (0, homes.borrow().keys_version);
-    // The sessions that wait for a server with their labels, and the servers that were there when they were counted.
+    // The sessions that wait for a server that may execute them, and the servers that were there when they were counted.
     let (mut waiting, mut asked) = (0, vec![]);
     loop {
         let Homes { leader, lost_homes, keys_version: keys_now, servers } = homes.borrow_and_update().clone();
-        let offers: Vec<_> = servers.into_iter().map(|server| server.candidate.offer).collect();
+        let offer = |server: HomeServer| (server.candidate.offer, server.candidate.schema_version);
+        let offers: Vec<_> = servers.into_iter().map(offer).collect();
         if keys_now != keys_version {
             kernel.keys_forget();
             keys_version = keys_now;
@@ -72,7 +73,7 @@ pub(super) async fn follow(member: Arc<Member>, kernel: Kernel) {
                     if now > 0 {
                         tracing::warn!(
                             sessions = now,
-                            "sessions wait for a server with the labels that they need"
+                            "sessions wait for a server with the labels that they need, or of a later version"
                         );
                     }
                     (recovered, waiting, asked) = (lost_homes, now, offers);

@@ -7,6 +7,7 @@ use mainspring_kernel::store::{
     StoreError, Unique, WebhookChange,
 };
 
+use super::migrate::{is_changed_by_later, is_of_latest_version};
 use super::read::Reader;
 use super::read::access::FIRST_ORG;
 use super::read::state::entry;
@@ -29,19 +30,33 @@ pub(super) async fn lease_take(
     Ok(Fence { session, epoch })
 }
 
+/// The condition that this server may become the home of the session `$1`. A later version may have written records of the
+/// session that this one does not understand, unless the session is new.
+fn may_become_home() -> String {
+    format!(
+        "(NOT {} OR NOT EXISTS (SELECT 1 FROM sessions AS s WHERE s.session_id = $1))",
+        is_changed_by_later()
+    )
+}
+
 /// Takes the lease of a session for one of several servers at work, unless the session has its home at another one.
 pub(super) async fn lease_take_home(
     change: &Reader,
     session: SessionId,
     node: NodeId,
 ) -> Result<Fence, StoreError> {
-    let sql = "INSERT INTO leases (session_id, epoch, node_id) VALUES ($1, nextval('lease_epochs'), $2)
-               ON CONFLICT (session_id) DO UPDATE SET
-                 epoch = excluded.epoch, node_id = excluded.node_id, released = false, handed = false
-               WHERE leases.node_id = $2
-                 OR NOT EXISTS (SELECT 1 FROM node_leases AS n WHERE n.node_id = leases.node_id)
-               RETURNING epoch";
-    let row = change.write(sql, &[&session.as_bytes().as_slice(), &node.as_bytes().as_slice()]).await?;
+    let sql = format!(
+        "INSERT INTO leases (session_id, epoch, node_id)
+           SELECT $1, nextval('lease_epochs'), $2
+           WHERE {} OR EXISTS (SELECT 1 FROM leases AS own WHERE own.session_id = $1 AND own.node_id = $2)
+         ON CONFLICT (session_id) DO UPDATE SET
+           epoch = excluded.epoch, node_id = excluded.node_id, released = false, handed = false
+         WHERE leases.node_id = $2
+           OR NOT EXISTS (SELECT 1 FROM node_leases AS n WHERE n.node_id = leases.node_id)
+         RETURNING epoch",
+        may_become_home()
+    );
+    let row = change.write(&sql, &[&session.as_bytes().as_slice(), &node.as_bytes().as_slice()]).await?;
     match row.first() {
         Some(row) => Ok(Fence { session, epoch: get_u64(row, 0)? }),
         None => Err(held_elsewhere(change, session).await?),
@@ -50,13 +65,16 @@ pub(super) async fn lease_take_home(
 
 /// Makes `node` the home of a session, unless another server at work is.
 pub(super) async fn home_claim(change: &Reader, session: SessionId, node: NodeId) -> Result<(), StoreError> {
-    let sql =
-        "INSERT INTO leases (session_id, epoch, node_id, released) VALUES ($1, nextval('lease_epochs'), $2, true)
-               ON CONFLICT (session_id) DO UPDATE SET
-                 epoch = excluded.epoch, node_id = excluded.node_id, released = true, handed = false
-               WHERE NOT EXISTS (SELECT 1 FROM node_leases AS n WHERE n.node_id = leases.node_id)
-               RETURNING epoch";
-    let row = change.write(sql, &[&session.as_bytes().as_slice(), &node.as_bytes().as_slice()]).await?;
+    let sql = format!(
+        "INSERT INTO leases (session_id, epoch, node_id, released)
+           SELECT $1, nextval('lease_epochs'), $2, true WHERE {}
+         ON CONFLICT (session_id) DO UPDATE SET
+           epoch = excluded.epoch, node_id = excluded.node_id, released = true, handed = false
+         WHERE NOT EXISTS (SELECT 1 FROM node_leases AS n WHERE n.node_id = leases.node_id)
+         RETURNING epoch",
+        may_become_home()
+    );
+    let row = change.write(&sql, &[&session.as_bytes().as_slice(), &node.as_bytes().as_slice()]).await?;
     if !row.is_empty() {
         return Ok(());
     }
@@ -74,18 +92,25 @@ pub(super) async fn home_assign(
     from: NodeId,
     to: NodeId,
 ) -> Result<bool, StoreError> {
-    let sql = "INSERT INTO leases (session_id, epoch, node_id, released, handed)
-                 SELECT $1, nextval('lease_epochs'), $2, true, true
-                 WHERE EXISTS (SELECT 1 FROM node_leases AS n
-                               WHERE n.node_id = $2 AND clock_timestamp() < n.expires_at)
-               ON CONFLICT (session_id) DO UPDATE SET
-                 epoch = excluded.epoch, node_id = excluded.node_id, released = true, handed = true
-               WHERE leases.released AND (leases.node_id = $3
-                 OR NOT EXISTS (SELECT 1 FROM node_leases AS n WHERE n.node_id = leases.node_id))
-               RETURNING epoch";
-    let (session, from, to) =
+    let sql = format!(
+        "INSERT INTO leases (session_id, epoch, node_id, released, handed)
+           SELECT $1, nextval('lease_epochs'), $2, true, true
+           WHERE EXISTS (SELECT 1 FROM node_leases AS n
+                         WHERE n.node_id = $2 AND clock_timestamp() < n.expires_at AND {})
+         ON CONFLICT (session_id) DO UPDATE SET
+           epoch = excluded.epoch, node_id = excluded.node_id, released = true, handed = true
+         WHERE leases.released AND (leases.node_id = $3
+           OR NOT EXISTS (SELECT 1 FROM node_leases AS n WHERE n.node_id = leases.node_id))
+         RETURNING epoch",
+        is_of_latest_version("n")
+    );
+    let (key, from, to) =
         (session.as_bytes().as_slice(), from.as_bytes().as_slice(), to.as_bytes().as_slice());
-    Ok(!change.write(sql, &[&session, &to, &from]).await?.is_empty())
+    if !change.write(&sql, &[&key, &to, &from]).await?.is_empty() {
+        return Ok(true);
+    }
+    check_has_home(change, session).await?;
+    Ok(false)
 }
 
 /// Makes the server `to` the home of a session whose lease this server has, and voids the lease. The server `to` finds a
@@ -96,12 +121,15 @@ pub(super) async fn home_give(
     to: NodeId,
     has_work: bool,
 ) -> Result<bool, StoreError> {
-    let sql = "UPDATE leases SET epoch = nextval('lease_epochs'), node_id = $3, released = true, handed = $4
-               WHERE session_id = $1 AND epoch = $2
-                 AND EXISTS (SELECT 1 FROM node_leases AS n WHERE n.node_id = $3 AND NOT n.draining)
-               RETURNING epoch";
+    let sql = format!(
+        "UPDATE leases SET epoch = nextval('lease_epochs'), node_id = $3, released = true, handed = $4
+         WHERE session_id = $1 AND epoch = $2
+           AND EXISTS (SELECT 1 FROM node_leases AS n WHERE n.node_id = $3 AND NOT n.draining AND {})
+         RETURNING epoch",
+        is_of_latest_version("n")
+    );
     let (session, epoch) = (fence.session.as_bytes().as_slice(), int(fence.epoch));
-    Ok(!change.write(sql, &[&session, &epoch, &to.as_bytes().as_slice(), &has_work]).await?.is_empty())
+    Ok(!change.write(&sql, &[&session, &epoch, &to.as_bytes().as_slice(), &has_work]).await?.is_empty())
 }
 
 /// Gives up being the home of the sessions that are not in memory, except for those in `kept`.
@@ -111,8 +139,23 @@ pub(super) async fn homes_free(change: &Reader, home: NodeId, kept: &[SessionId]
     change.write(sql, &[&home.as_bytes().as_slice(), &kept]).await.map(drop)
 }
 
-/// The error that names the home of a session.
+/// Fails if a session has no home and a later version has changed the tables: only a server of that version may become its
+/// home.
+async fn check_has_home(change: &Reader, session: SessionId) -> Result<(), StoreError> {
+    let sql = format!(
+        "SELECT 1 WHERE {} AND NOT EXISTS (
+           SELECT 1 FROM leases AS l JOIN node_leases AS n USING (node_id) WHERE l.session_id = $1)",
+        is_changed_by_later()
+    );
+    match change.exists(&sql, &[&session.as_bytes().as_slice()]).await? {
+        true => Err(StoreError::LaterVersion),
+        false => Ok(()),
+    }
+}
+
+/// The error that names the home of a session, or says why the session has none.
 async fn held_elsewhere(change: &Reader, session: SessionId) -> Result<StoreError, StoreError> {
+    check_has_home(change, session).await?;
     let sql = "SELECT node_id FROM leases WHERE session_id = $1";
     let row = change.row(sql, &[&session.as_bytes().as_slice()]).await?;
     let missing = || StoreError::Unavailable("the session has changed its home; try again".into());

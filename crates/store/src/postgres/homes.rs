@@ -32,7 +32,7 @@ use tokio_postgres::{Client, Error, Row};
 use super::connect::Connector;
 use super::error::describe;
 use super::lease::{self, Seat, durations};
-use super::migrate;
+use super::migrate::{self, SCHEMA_VERSION};
 use super::permits::SharedPermits;
 use super::server;
 use super::values::typed;
@@ -83,8 +83,8 @@ async fn join_in_transaction(client: &Client, shared: &Shared, seat: &Seat) -> R
     if !server::try_lock_for_transaction(client).await? {
         return Ok(false);
     }
-    // A copy may have begun, and ended early, since the tables were checked.
-    if migrate::is_unfinished_copy(client).await? {
+    // A copy may have begun, and ended early, or a later version may have come, since the tables were checked.
+    if migrate::is_closed(client).await? {
         return Ok(false);
     }
     // The lock of this row also keeps two servers from joining at the same time.
@@ -98,10 +98,11 @@ async fn join_in_transaction(client: &Client, shared: &Shared, seat: &Seat) -> R
         true => drop(server::begin_history(client, shared).await?),
         false => server::continue_history(client, shared).await?,
     }
-    let sql = "INSERT INTO node_leases (node_id, place, expires_at, free_at) VALUES ($1, $2,
-                 clock_timestamp() + $3 * interval '1 millisecond', clock_timestamp() + $4 * interval '1 millisecond')";
+    let sql = "INSERT INTO node_leases (node_id, place, expires_at, free_at, schema_version) VALUES ($1, $2,
+                 clock_timestamp() + $3 * interval '1 millisecond', clock_timestamp() + $4 * interval '1 millisecond', $5)";
     let (node, (lease_ms, free_ms)) = (seat.node.as_bytes().as_slice(), durations(seat.times));
-    client.execute_typed(sql, &typed(&[&node, &seat.place, &lease_ms, &free_ms])).await?;
+    let version = SCHEMA_VERSION as i64;
+    client.execute_typed(sql, &typed(&[&node, &seat.place, &lease_ms, &free_ms, &version])).await?;
     lease::beat(client, seat).await?;
     Ok(true)
 }
@@ -280,17 +281,21 @@ impl Beacon {
         Ok(())
     }
 
-    /// Takes the lease of the database if it is free. Returns whether this server leads now.
+    /// Takes the lease of the database if it is free, unless a server of a later version can take it: the leader reads the
+    /// records of all sessions. Returns whether this server leads now.
     async fn lead(&self, client: &Client) -> Result<bool, Error> {
         let sql =
             "UPDATE server_lease SET node_id = $1, place = $2, epoch = $3, taken_at = clock_timestamp(),
                      expires_at = clock_timestamp() + $4 * interval '1 millisecond',
                      free_at = clock_timestamp() + $5 * interval '1 millisecond'
-                   WHERE free_at IS NULL OR clock_timestamp() >= free_at OR place = $2";
+                   WHERE (free_at IS NULL OR clock_timestamp() >= free_at OR place = $2)
+                     AND NOT EXISTS (SELECT 1 FROM node_leases AS n WHERE n.schema_version > $6
+                                       AND NOT n.draining AND clock_timestamp() < n.expires_at)";
         let node = self.seat.node.as_bytes().as_slice();
         let boot = self.shared.boot.load(Ordering::Acquire);
         let (lease_ms, free_ms) = durations(self.seat.times);
-        let params = typed(&[&node, &self.seat.place, &boot, &lease_ms, &free_ms]);
+        let version = SCHEMA_VERSION as i64;
+        let params = typed(&[&node, &self.seat.place, &boot, &lease_ms, &free_ms, &version]);
         Ok(client.execute_typed(sql, &params).await? > 0)
     }
 }
@@ -316,7 +321,7 @@ async fn look(client: &Client) -> Result<(Homes, BTreeSet<NodeId>), Error> {
     let sql =
         "SELECT w.node_id, clock_timestamp() < w.expires_at, coalesce(n.name, ''), coalesce(n.address, ''),
                  coalesce(n.offer, ''), coalesce(n.sessions, 0),
-                 coalesce(l.node_id = w.node_id AND clock_timestamp() < l.expires_at, false), w.draining
+                 coalesce(l.node_id = w.node_id AND clock_timestamp() < l.expires_at, false), w.draining, w.schema_version
                FROM node_leases AS w LEFT JOIN nodes AS n USING (node_id), server_lease AS l ORDER BY 3, 1";
     let keys = "SELECT coalesce((SELECT value FROM meta WHERE name = 'keys'), 0)";
     let rows = client.query_typed(sql, &[]).await?;
@@ -343,6 +348,7 @@ fn home_server(row: &Row, node: NodeId) -> Result<HomeServer, Error> {
     let offer = serde_json::from_str::<Offer>(row.try_get(4)?).unwrap_or_default();
     let sessions = u64::try_from(row.try_get::<_, i64>(5)?).unwrap_or(0);
     let (name, is_draining) = (row.try_get(2)?, row.try_get(7)?);
-    let candidate = Candidate { node, name, offer, sessions, is_draining };
+    let schema_version = u64::try_from(row.try_get::<_, i64>(8)?).unwrap_or(0);
+    let candidate = Candidate { node, name, offer, sessions, is_draining, schema_version };
     Ok(HomeServer { candidate, address: row.try_get(3)? })
 }

@@ -1,5 +1,7 @@
 //! Migrations: numbered, forward only, applied by one of several processes that start together.
 
+use std::sync::Once;
+
 use tokio_postgres::Client;
 
 use super::PostgresError;
@@ -21,9 +23,12 @@ const MIGRATIONS: &[(usize, &str)] = &[
     (13, include_str!("../../migrations/postgres/0013_blob_claims.sql")),
     (14, include_str!("../../migrations/postgres/0014_server_settings.sql")),
     (15, include_str!("../../migrations/postgres/0015_owner_blocks.sql")),
+    (16, include_str!("../../migrations/postgres/0016_checkpoints.sql")),
+    (17, include_str!("../../migrations/postgres/0017_server_versions.sql")),
 ];
 
-/// The version of the tables that this program writes.
+/// The version of the tables and records that this program writes. A change of records that an earlier program would
+/// misread, or drop when it writes them again, has a number too.
 pub(super) const SCHEMA_VERSION: usize = MIGRATIONS[MIGRATIONS.len() - 1].0;
 
 /// The lock under which migrations are applied: the bytes of "mainspri".
@@ -54,6 +59,39 @@ pub(super) async fn migrate(client: &Client) -> Result<(), PostgresError> {
 pub(super) async fn is_unfinished_copy(client: &Client) -> Result<bool, tokio_postgres::Error> {
     let sql = format!("SELECT EXISTS (SELECT 1 FROM mainspring_schema WHERE version = {UNFINISHED_COPY})");
     client.query_typed_one(&sql, &[]).await?.try_get(0)
+}
+
+/// The condition that a later version than this program has changed the tables or records.
+pub(super) fn is_changed_by_later() -> String {
+    format!(
+        "EXISTS (SELECT 1 FROM mainspring_schema WHERE version > {SCHEMA_VERSION} AND version <> {UNFINISHED_COPY})"
+    )
+}
+
+/// The condition that the server `n`, a row of `node_leases`, knows the tables and records of all versions so far.
+pub(super) fn is_of_latest_version(n: &str) -> String {
+    format!(
+        "NOT EXISTS (SELECT 1 FROM mainspring_schema AS v
+                     WHERE v.version > {n}.schema_version AND v.version <> {UNFINISHED_COPY})"
+    )
+}
+
+/// Returns true if this program may not begin to work on the database, though it has checked the tables before: a copy into
+/// the database has begun since, or a later version has changed the tables.
+pub(super) async fn is_closed(client: &Client) -> Result<bool, tokio_postgres::Error> {
+    static WARNING: Once = Once::new();
+    let sql = format!("SELECT {}", is_changed_by_later());
+    let is_changed: bool = client.query_typed_one(&sql, &[]).await?.try_get(0)?;
+    if is_changed {
+        // The caller tries again and again.
+        WARNING.call_once(|| {
+            tracing::warn!(
+                "a server of a later version has changed the tables: this one does not begin to work; start it again with \
+                 the later version"
+            );
+        });
+    }
+    Ok(is_changed || is_unfinished_copy(client).await?)
 }
 
 /// Checks that the database has the tables of this version, and changes nothing. Returns false if it has none.

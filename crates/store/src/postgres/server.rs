@@ -10,7 +10,7 @@ use super::PostgresError;
 use super::connect::Connector;
 use super::error::describe;
 use super::lease::{self, Seat};
-use super::migrate::{is_unfinished_copy, migrate};
+use super::migrate::{is_closed, migrate};
 use super::values::typed;
 use super::writer::{EVENT_BITS, Shared, pause};
 
@@ -94,8 +94,8 @@ async fn boot_in_transaction(
     if seat.is_some() && !try_lock_for_transaction(client).await? {
         return Ok(false);
     }
-    // A copy may have begun, and ended early, since the tables were checked.
-    if is_unfinished_copy(client).await? {
+    // A copy may have begun, and ended early, or a later version may have come, since the tables were checked.
+    if is_closed(client).await? {
         return Ok(false);
     }
     let place = seat.and_then(|seat| seat.place.as_deref());

@@ -243,6 +243,115 @@ async fn a_leader_without_another_server_goes_on_leading() {
     assert_eq!(a.unfinished().await.unwrap().live, [session_id(1)]);
 }
 
+/// Numbers the tables as a later version would.
+fn migrate_to_later(url: &str) {
+    psql(url, "INSERT INTO mainspring_schema SELECT max(version) + 1 FROM mainspring_schema");
+}
+
+/// Makes the others take a server for one of the version after this one.
+fn make_later(url: &str, name: &str) {
+    psql(
+        url,
+        &format!(
+            "UPDATE node_leases SET schema_version = schema_version + 1
+             WHERE node_id = (SELECT node_id FROM nodes WHERE name = '{name}')"
+        ),
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_of_an_earlier_version_keeps_its_sessions_and_takes_no_others() {
+    let url = database();
+    let (first, a) = join(&url, seat(1)).await;
+    let (second, b) = join(&url, seat(2)).await;
+    let known: u64 = psql(&url, "SELECT max(version) FROM mainspring_schema").parse().unwrap();
+    let homes = sees(&first, |homes| homes.servers.len() == 2).await;
+    assert!(homes.servers.iter().all(|server| server.candidate.schema_version == known));
+    let own = make_session(&a, 1, node(1)).await;
+    let other = make_session(&b, 2, node(2)).await;
+    b.lease_release(other).await.unwrap();
+    migrate_to_later(&url);
+    // A server goes on with its own sessions, in memory or not.
+    a.commit(one_event(own, 11)).await.unwrap();
+    a.lease_release(own).await.unwrap();
+    assert_eq!(a.home_claim(session_id(1)).await, Ok(()));
+    let own = a.lease_take(session_id(1), node(1)).await.unwrap();
+    a.commit(one_event(own, 12)).await.unwrap();
+    // No server of the earlier version gets them, and one of the later version does.
+    assert_eq!(a.home_give(own, node(2), true).await, Ok(false));
+    let held = Err(StoreError::HeldElsewhere { node: node(2) });
+    assert_eq!(a.lease_take(session_id(2), node(1)).await.map(drop), held);
+    assert_eq!(a.home_claim(session_id(2)).await, held);
+    a.lease_release(own).await.unwrap();
+    assert_eq!(a.home_assign(session_id(1), node(2)).await, Ok(false));
+    make_later(&url, "server 2");
+    assert_eq!(a.home_assign(session_id(1), node(2)).await, Ok(true));
+    // New sessions are made.
+    let new = make_session(&a, 3, node(1)).await;
+    a.commit(one_event(new, 13)).await.unwrap();
+    assert_eq!(a.home_claim(session_id(4)).await, Ok(()), "it is not stored yet");
+    // Sessions of a server that has ended wait for a later one.
+    second.leave().await.unwrap();
+    for refused in [
+        a.lease_take(session_id(2), node(1)).await.map(drop),
+        a.home_claim(session_id(2)).await,
+        a.home_assign(session_id(2), node(1)).await.map(drop),
+        a.lease_take(session_id(1), node(1)).await.map(drop),
+    ] {
+        assert_eq!(refused, Err(StoreError::LaterVersion));
+    }
+    assert_eq!(a.home_find(session_id(2)).await, Ok(None));
+    let refused = Standby::join(&url, PostgresOptions::default(), seat(3)).await.unwrap_err();
+    assert!(matches!(refused, PostgresError::Newer { .. }), "{refused:?}");
+    // Without the later number, it takes over.
+    psql(&url, "DELETE FROM mainspring_schema WHERE version = (SELECT max(version) FROM mainspring_schema)");
+    a.lease_take(session_id(2), node(1)).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_of_a_version_that_announces_none_gets_no_session() {
+    let url = database();
+    let (first, a) = join(&url, seat(1)).await;
+    let fence = make_session(&a, 1, node(1)).await;
+    // The tables as the version before has made them.
+    psql(
+        &url,
+        "ALTER TABLE node_leases DROP COLUMN schema_version; DELETE FROM mainspring_schema WHERE version >= 16",
+    );
+    let (second, b) = join(&url, seat(2)).await;
+    let homes = sees(&second, |homes| homes.servers.len() == 2).await;
+    let version = |n| homes.server(node(n)).unwrap().candidate.schema_version;
+    assert_eq!((version(1), version(2) >= 17), (0, true));
+    a.commit(one_event(fence, 11)).await.unwrap();
+    let other = make_session(&b, 2, node(2)).await;
+    assert_eq!(b.home_give(other, node(1), true).await, Ok(false));
+    assert_eq!(a.home_give(fence, node(2), true).await, Ok(true));
+    assert!(first.is_active());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_server_leads_while_one_of_a_later_version_can() {
+    let url = database();
+    let (first, _a) = join(&url, seat(1)).await;
+    sees(&first, |homes| homes.leader == Some(node(1))).await;
+    let (second, _b) = join(&url, seat(2)).await;
+    let (third, _c) = join(&url, seat(3)).await;
+    // The later server is one of this version, and so does not lead itself.
+    make_later(&url, "server 2");
+    first.leave().await.unwrap();
+    sees(&third, |homes| homes.servers.len() == 2 && homes.leader.is_none()).await;
+    // It tries with every look at the others, and so several times between renewals of its lease.
+    let lease =
+        "SELECT w.expires_at FROM node_leases AS w JOIN nodes USING (node_id) WHERE name = 'server 3'";
+    let mut seen = std::collections::BTreeSet::new();
+    while seen.len() < 3 {
+        seen.insert(psql(&url, lease));
+    }
+    assert_eq!(psql(&url, "SELECT free_at FROM server_lease"), "");
+    second.leave().await.unwrap();
+    sees(&third, |homes| homes.leader == Some(node(3))).await;
+}
+
 /// The permits of a server: those that it has, uses and wants.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct Work {

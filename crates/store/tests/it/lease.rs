@@ -281,3 +281,29 @@ async fn locks_of_a_server_that_was_stopped_keep_nobody_from_taking_over() {
     second.lead().await.unwrap();
     assert!(second.is_active() && !first.is_active());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_of_an_earlier_version_does_not_take_over() {
+    let url = database();
+    let (first, second) = (join(&url, seat(1)).await, join(&url, seat(2)).await);
+    let store = first.lead().await.unwrap();
+    let fence = create_session(&store, 1).await;
+    psql(&url, "INSERT INTO mainspring_schema SELECT max(version) + 1 FROM mainspring_schema");
+    store.commit(one_event(fence, 2)).await.unwrap();
+    lease(&store, 3).await;
+    first.leave().await.unwrap();
+    let mut leading = Box::pin(second.lead());
+    let mut seen = std::collections::BTreeSet::new();
+    while seen.len() < 3 {
+        tokio::select! {
+            biased;
+            led = &mut leading => panic!("{:?}", led.map(drop)),
+            () = tokio::task::yield_now() => {}
+        }
+        seen.insert(psql(&url, "SELECT seen_at FROM nodes WHERE name = 'server 2'"));
+    }
+    assert!(!second.is_active());
+    psql(&url, "DELETE FROM mainspring_schema WHERE version = (SELECT max(version) FROM mainspring_schema)");
+    leading.await.unwrap();
+    assert!(second.is_active());
+}

@@ -630,13 +630,15 @@ fn is_placed(row: &Row) -> bool {
 /// Returns the kind of the result, which decides what a caller does next.
 fn kind(answer: &Result<Vec<Cursor>, mainspring_kernel::store::StoreError>) -> &'static str {
     use mainspring_kernel::store::StoreError::{
-        Conflict, Corrupt, Fenced, Full, HeldElsewhere, Lost, Pruned, Unavailable, VersionMismatch,
+        Conflict, Corrupt, Fenced, Full, HeldElsewhere, LaterVersion, Lost, Pruned, Unavailable,
+        VersionMismatch,
     };
     match answer {
         Ok(_) => "ok",
         Err(Conflict(_)) => "conflict",
         Err(Fenced) => "fenced",
         Err(HeldElsewhere { .. }) => "held elsewhere",
+        Err(LaterVersion) => "later version",
         Err(VersionMismatch(_)) => "version mismatch",
         Err(Pruned(_)) => "pruned",
         Err(Corrupt(_)) => "corrupt",
