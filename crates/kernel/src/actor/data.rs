@@ -256,10 +256,6 @@ impl<S: Subject> Draft<S> {
         };
         let named = artifact.run;
         self.row(Row::Artifact(artifact));
-        self.emit(body);
-        // A caller names the run of an artifact; that of an attempt is known.
-        if let Some(event) = self.events.last_mut() {
-            event.run = event.run.or(named);
-        }
+        self.emit_about(named, body);
     }
 }

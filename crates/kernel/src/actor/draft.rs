@@ -237,6 +237,14 @@ impl<S: Subject> Draft<S> {
         self.events.push(NewEvent { id: self.ids.event(), pos: self.pos, run, attempt, at: self.at, body });
     }
 
+    /// Applies and records an event that a caller relates to `run`; one of an attempt belongs to the run of the attempt.
+    pub(crate) fn emit_about(&mut self, run: Option<RunId>, body: Body) {
+        self.emit(body);
+        if let Some(event) = self.events.last_mut() {
+            event.run = event.run.or(run);
+        }
+    }
+
     /// Adds the cost of usage to the spend of the run's key, if the key has a spend per day.
     fn charge(&mut self, body: &Body) {
         let Body::UsageUpdated { usage } = body else { return };
