@@ -1,6 +1,7 @@
 //! Many clients through one pipe: no line is torn, mixed or lost, even with interrupts.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use mainspring_test_support::Rng;
 use mainspring_test_support::jsonl::is_end;
@@ -27,7 +28,9 @@ fn lines_of_four_clients_with_two_hundred_queries_each_are_never_mixed() {
     let seed = u64::from(std::process::id()) | 1 << 40;
     eprintln!("seed {seed}");
     let mut rng = Rng::new(seed);
-    let mut host = Host::of(&Server::with(|node| node.sqlite()));
+    let server = Server::with(|node| node.sqlite());
+    let _shown = ShownOnPanic(server.clone());
+    let mut host = Host::of(&server);
     let mut queries: BTreeMap<(String, String), QueryState> = BTreeMap::new();
     let (mut asked, mut ended) = (vec![0; CLIENTS], 0);
     // Each client has a few queries in progress, in its own sessions and in a shared one.
@@ -67,6 +70,19 @@ fn lines_of_four_clients_with_two_hundred_queries_each_are_never_mixed() {
     }
     eprintln!("{statuses:?}");
     assert!(statuses["succeeded"] > 200 && statuses["cancelled"] > 20, "{statuses:?}");
+}
+
+/// Shows the unfinished runs of a server when the test fails.
+struct ShownOnPanic(Arc<Server>);
+
+impl Drop for ShownOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let runs = self.0.runs();
+            let unfinished: Vec<_> = runs.iter().filter(|run| !run.state.status().is_settled()).collect();
+            eprintln!("{} runs, unfinished: {unfinished:#?}", runs.len());
+        }
+    }
 }
 
 fn random_query(client: usize, no: usize, rng: &mut Rng) -> Value {

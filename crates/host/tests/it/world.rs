@@ -1,7 +1,7 @@
 //! A server and the hosts that speak JSON lines with it through pipes, in one process.
 
 use std::collections::HashMap;
-use std::io::{PipeReader, PipeWriter, Write};
+use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
@@ -13,12 +13,27 @@ use mainspring_system::clock::Clock;
 use mainspring_system::ids::Ids;
 use mainspring_test_support::jsonl::{HostPipes, RelayAgent, query};
 use mainspring_test_support::{Listening, NodeBuilder, TOKEN, TestNode};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
 /// The line that marks the end of a host's output.
 const END: &str = r#"{"type":"end"}"#;
+/// The time after which a test that gets no line fails, and shows what the server does.
+const LINE_TIMEOUT: Timespec = Timespec { tv_sec: 100, tv_nsec: 0 };
+
+/// The output of a host. A read fails if nothing comes for long.
+pub(crate) struct Output(PipeReader);
+
+impl Read for Output {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        match poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&LINE_TIMEOUT))? {
+            0 => Err(io::ErrorKind::TimedOut.into()),
+            _ => self.0.read(into),
+        }
+    }
+}
 
 /// A node that listens, on a runtime of its own: hosts block.
 pub(crate) struct Server {
@@ -64,12 +79,12 @@ impl Server {
 pub(crate) struct Host {
     pub(crate) server: Arc<Server>,
     pub(crate) keeper: Keeper,
-    pipes: HostPipes<PipeWriter, PipeReader>,
+    pipes: HostPipes<PipeWriter, Output>,
     served: JoinHandle<Disconnect>,
 }
 
 impl Deref for Host {
-    type Target = HostPipes<PipeWriter, PipeReader>;
+    type Target = HostPipes<PipeWriter, Output>;
 
     fn deref(&self) -> &Self::Target {
         &self.pipes
@@ -99,8 +114,7 @@ impl Host {
 
     /// Connects a host to a server through this client.
     pub(crate) fn through(server: &Arc<Server>, client: Client, change: impl FnOnce(&mut Options)) -> Self {
-        let ((input, to_server), (from_server, output)) =
-            (std::io::pipe().unwrap(), std::io::pipe().unwrap());
+        let ((input, to_server), (from_server, output)) = (io::pipe().unwrap(), io::pipe().unwrap());
         let mut options = Options {
             owner: DEFAULT_OWNER.into(),
             adapter: "script".into(),
@@ -127,8 +141,12 @@ impl Host {
             writeln!(end, "{END}").unwrap();
             left
         });
-        let mut host =
-            Self { server: server.clone(), keeper, pipes: HostPipes::new(to_server, from_server), served };
+        let mut host = Self {
+            server: server.clone(),
+            keeper,
+            pipes: HostPipes::new(to_server, Output(from_server)),
+            served,
+        };
         host.receive_init();
         host
     }

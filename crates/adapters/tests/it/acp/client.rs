@@ -142,8 +142,11 @@ async fn permissions_and_commands_that_an_agent_does_not_wait_for_are_answered_a
     let asked = ["first", "second", "third"].map(permission).join("; ");
     world.answer_to("a", &format!("{asked}; {command}; {}", permission("last"))).await;
     // A later decision about the same request replaces an earlier one.
-    let decided: HashMap<String, Approval> =
-        decisions(&world, "a").await.into_iter().map(|(question, decision, _)| (question, decision)).collect();
+    let decided: HashMap<String, Approval> = decisions(&world, "a")
+        .await
+        .into_iter()
+        .map(|(question, decision, _)| (question, decision))
+        .collect();
     assert_eq!(decided.len(), 5, "{decided:?}");
     let allowed = decided.values().filter(|decision| **decision == Approval::Allowed).count();
     let responses = world.answer_to("a", "responses").await;
