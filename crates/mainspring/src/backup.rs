@@ -143,7 +143,7 @@ pub enum BackupError {
         /// The hash of the bytes.
         hash: String,
         /// The problem.
-        problem: &'static str,
+        problem: ContentProblem,
     },
     /// The artifacts of a backup are in an object store that is not configured. Nothing was restored.
     #[error(
@@ -192,6 +192,18 @@ pub enum BackupError {
         #[source]
         source: io::Error,
     },
+}
+
+/// Why the content of an artifact cannot be backed up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ContentProblem {
+    /// Its file does not exist.
+    #[error("missing")]
+    Missing,
+    /// Its bytes do not have its hash.
+    #[error("damaged")]
+    Damaged,
 }
 
 impl BackupError {

@@ -10,8 +10,8 @@ use mainspring_store::{CopySummary, SqliteView, StateDir};
 
 use super::tar::TarWriter;
 use super::{
-    BackupError, DATABASE, FileEntry, MANIFEST, Manifest, blob_path, copy_hashed, exists, file_write,
-    folder_make, folder_sync, or_remove, partial, remove,
+    BackupError, ContentProblem, DATABASE, FileEntry, MANIFEST, Manifest, blob_path, copy_hashed, exists,
+    file_write, folder_make, folder_sync, or_remove, partial, remove,
 };
 use crate::config::Config;
 
@@ -56,7 +56,7 @@ fn collect(config: &Config, source: &Database, draft: &Path, now: Time) -> Resul
         match copy_blobs(config, copied, false, draft, &mut files) {
             // The artifact was added after the first pass and is deleted again: the next copy of the database
             // does not name it.
-            Err(BackupError::Artifact { .. }) if copies < MAX_COPIES => {}
+            Err(BackupError::Artifact { problem: ContentProblem::Missing, .. }) if copies < MAX_COPIES => {}
             copied => {
                 copied?;
                 break summary;
@@ -218,14 +218,14 @@ fn copy_blobs(
                 if is_served {
                     continue;
                 }
-                return Err(BackupError::Artifact { hash, problem: "missing" });
+                return Err(BackupError::Artifact { hash, problem: ContentProblem::Missing });
             }
             Err(error) => return Err(BackupError::io(&source)(error)),
         };
         let target = draft.join(&path);
         let entry = file_write(&target, &mut file).map_err(BackupError::io(&target))?;
         if entry.blake3 != hash {
-            return Err(BackupError::Artifact { hash, problem: "damaged" });
+            return Err(BackupError::Artifact { hash, problem: ContentProblem::Damaged });
         }
         files.insert(path, entry);
     }

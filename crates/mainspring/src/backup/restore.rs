@@ -109,9 +109,13 @@ fn place_in_postgres(
 /// Moves the audit log to its place. An existing log stays, and is continued instead.
 fn place_audit(config: &Config, draft: &Path) -> io::Result<()> {
     let audit = draft.join("audit");
-    match exists(&audit) && remove_empty(&config.audit_dir()).is_ok() {
-        true => fs::rename(&audit, config.audit_dir()),
-        false => Ok(()),
+    if !exists(&audit) {
+        return Ok(());
+    }
+    match remove_empty(&config.audit_dir()) {
+        Ok(()) => fs::rename(&audit, config.audit_dir()),
+        Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(()),
+        Err(error) => Err(error),
     }
 }
 
