@@ -91,6 +91,33 @@ fn the_documented_adapter_settings_match_the_code() {
 }
 
 #[test]
+fn the_servers_of_the_compose_file_have_valid_configurations() {
+    let text = document("examples/cluster/compose.yaml");
+    let variables = |part: &str| -> Vec<(String, String)> {
+        let settings = part.lines().filter_map(|line| line.trim().split_once(": "));
+        let settings = settings.filter(|(name, _)| name.starts_with("MAINSPRING_"));
+        settings.map(|(name, value)| (name.to_owned(), value.trim_matches('"').to_owned())).collect()
+    };
+    let (shared, services) = text.split_once("\nservices:\n").unwrap();
+    let shared = variables(shared);
+    let servers: Vec<&str> = services.split("<<: *server").skip(1).collect();
+    assert_eq!(servers.len(), 3);
+    let mut addresses = vec![];
+    for server in servers {
+        let (folder, env) = (tempfile::tempdir().unwrap(), [shared.clone(), variables(server)].concat());
+        let (cwd, home) = (folder.path().to_owned(), Some(folder.path().to_owned()));
+        let config = Config::load(&Sources { env, cwd, home, ..Sources::default() }).unwrap().config;
+        assert!(config.cluster.spread && config.insecure_http && config.cluster.secret_file.is_some());
+        assert!(config.store.is_some());
+        addresses.push(config.cluster.address.unwrap());
+    }
+    assert_eq!(addresses, ["http://a:7433", "http://b:7433", "http://c:7433"]);
+    // The image is built with the toolchain that the project needs.
+    let version = env!("CARGO_PKG_RUST_VERSION");
+    assert!(document("examples/cluster/Dockerfile").contains(&format!("FROM rust:{version}-")), "{version}");
+}
+
+#[test]
 fn the_adapter_examples_are_valid_configurations() {
     let text = document("docs/adapters.md");
     let examples: Vec<&str> =
