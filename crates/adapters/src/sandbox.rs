@@ -2,7 +2,7 @@
 //!
 //! | profile | writable |
 //! |---|---|
-//! | `read_only` | the agent's own folders, a private temporary folder, null, terminals, shared memory |
+//! | `read_only` | own folders, caches, configured folders, private temporary folder, null, terminals, shared memory |
 //! | `workspace` | also the working folder, its git directory, the system's temporary folder |
 //! | `off` | everything that the user may write |
 //!
@@ -47,7 +47,7 @@ pub struct SandboxOptions {
     pub landlock: Option<u32>,
 }
 
-/// Returns the version of Landlock in this kernel; `None` if it has none that can confine an agent.
+/// Returns the version of Landlock in this kernel; `None` if the kernel has no Landlock, or one that is too old.
 #[cfg(target_os = "linux")]
 pub fn landlock_abi() -> Option<u32> {
     use landlock::{LandlockStatus, RestrictSelf};
@@ -61,7 +61,7 @@ pub fn landlock_abi() -> Option<u32> {
     (abi >= MIN_ABI).then_some(abi)
 }
 
-/// Returns the version of Landlock in this kernel; `None` if it has none that can confine an agent.
+/// Returns the version of Landlock in this kernel: always `None`, as only Linux has Landlock.
 #[cfg(not(target_os = "linux"))]
 pub fn landlock_abi() -> Option<u32> {
     None
@@ -120,7 +120,7 @@ impl SandboxOptions {
         SandboxReach { writable: writable.collect(), ports: self.ports.clone() }
     }
 
-    /// These options with no more than this reach.
+    /// Returns these options with the reach narrowed to `outer`.
     pub(crate) fn within(&self, outer: &SandboxReach) -> Self {
         let SandboxReach { writable, ports } = self.reach().within(outer);
         Self { writable: writable.into_iter().map(PathBuf::from).collect(), ports, ..self.clone() }
@@ -137,8 +137,8 @@ impl SandboxOptions {
         paths
     }
 
-    /// The restriction of a working folder that contains a folder which the agent may not write. Landlock cannot exclude a
-    /// folder from a rule for its parent, so every other entry gets a rule.
+    /// Describes the restriction of a working folder that contains a folder which the agent may not write. Landlock
+    /// cannot exclude a folder from a rule for its parent, so every other entry gets a rule.
     fn split_note(&self, profile: SandboxProfile, folder: &Path) -> Option<String> {
         let folder = resolve(folder);
         let excluded = self.hidden.iter().map(|path| resolve(path)).chain(self.protected_paths());
@@ -172,7 +172,7 @@ pub struct ProcessSandbox {
 }
 
 impl ProcessSandbox {
-    /// The variables that switch the agent's own sandbox to a kind that works within this one.
+    /// The variables that switch the agent's own sandbox to a kind that works within this sandbox.
     pub(crate) fn variables(&self) -> Vec<(&'static str, String)> {
         inner::variables(&self.command, &|name| agent_variable(name, &self.env, &self.pass_env))
     }
@@ -205,7 +205,8 @@ impl ProcessSandbox {
     /// The configured folders without links in their paths. `granted` are the other folders that the agent may write.
     fn configured(&self, granted: &[PathBuf]) -> Vec<PathBuf> {
         let configured = &self.options.writable;
-        // A link may also have been made by an earlier agent with another profile.
+        // The folders that this profile does not grant count too: an earlier agent with another profile may have made a
+        // link there.
         let folders = granted.iter().chain([&self.folder]).cloned();
         let others = configured.iter().filter_map(|path| path.canonicalize().ok());
         let writable: Vec<PathBuf> = folders.chain(others).collect();

@@ -21,8 +21,8 @@ pub struct ArtifactQuery {
     /// Further facts about the artifact: a JSON object, such as `{"page":1}`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metadata: Option<String>,
-    /// The run that the artifact belongs to, one of the session. The next attempt of a run continues from the newest
-    /// artifact of the run with the role `checkpoint`.
+    /// The run that the artifact belongs to; it must be a run of the session. The next attempt of the run continues
+    /// from its newest artifact with the role `checkpoint`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", param(value_type = Option<String>, pattern = "^run_[0-9a-f]{32}$"))]
     pub run: Option<RunId>,

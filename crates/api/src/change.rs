@@ -3,12 +3,13 @@
 use mainspring_core::{ArtifactId, Damage, RunId, SessionId, Time};
 use serde::{Deserialize, Serialize};
 
-/// Selects the changes to read: those of the messages at the end of the active path.
+/// Selects the changes to read. The first page has the changes of the last messages of the active path.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::IntoParams), into_params(parameter_in = Query))]
 #[serde(deny_unknown_fields)]
 pub struct ChangesQuery {
-    /// The number of turns with changes; 50 if not given. The answer may hold some more, or fewer if they are large.
+    /// The number of turns with changes; 50 if not given. The answer may hold a few more, or fewer if the changes are
+    /// large.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
     /// Only messages above this depth: the `next` of the previous page.
@@ -24,7 +25,7 @@ pub struct ChangesQuery {
 pub struct SessionChanges {
     /// The session.
     pub session_id: SessionId,
-    /// Whether changes are recorded, on this page.
+    /// Whether the tool calls on this page have recorded changes.
     pub state: ChangesState,
     /// The number of tool calls on this page.
     pub tool_calls: u64,
@@ -32,7 +33,8 @@ pub struct SessionChanges {
     pub files: Vec<FileChange>,
     /// The turns with recorded changes, the first one first.
     pub turns: Vec<TurnChanges>,
-    /// The start of the page with earlier changes; absent on the last one. The beginning of a turn may be on that page.
+    /// The start of the page with earlier changes; absent on the last page. The beginning of a turn may be on that
+    /// page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
     /// Damaged messages, whose changes are unknown. Absent if there is none.

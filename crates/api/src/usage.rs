@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 #[cfg_attr(feature = "schema", derive(utoipa::IntoParams), into_params(parameter_in = Query))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct UsageQuery {
-    /// Groups the runs by `day`, `agent`, `model`, `session`, or several of them with commas. Without it
-    /// there is only the total.
+    /// Groups the runs by `day`, `agent`, `model` or `session`, or by several of these, separated by commas. If not
+    /// given, the answer has only the total.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(
         feature = "schema",
@@ -30,7 +30,7 @@ pub struct UsageQuery {
     pub utc_offset_minutes: Option<i64>,
 }
 
-/// The usage of runs in a span of time: in all, and by group.
+/// The usage of runs in a span of time: in total, and by group.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
@@ -45,7 +45,7 @@ pub struct UsageReport {
     pub total: UsageSum,
     /// The usage by group, sorted by day, agent, model and session. Empty without `by`.
     pub groups: Vec<UsageGroup>,
-    /// The number of runs that cannot be read, and are in no sum. Absent if there is none.
+    /// The number of runs that cannot be read and are therefore not counted. Absent if there is none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub damaged_runs: u64,
 }
@@ -55,7 +55,7 @@ fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
-/// The usage of the runs of one group. It has the fields that the query groups by.
+/// The usage of the runs of one group. Only the fields that the query groups by are present, besides `usage`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
@@ -66,8 +66,8 @@ pub struct UsageGroup {
     /// The adapter that executed the runs. Absent if the query does not group by agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
-    /// The model of the runs, or their model profile. Absent if the query does not group by model, or if the agent has
-    /// chosen the model.
+    /// The model of the runs, or their model profile. Absent if the query does not group by model, or if the agent
+    /// chose the model itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// The session of the runs. Absent if the query does not group by session.

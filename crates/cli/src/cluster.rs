@@ -7,8 +7,8 @@ use super::Context;
 use super::connection::{Connection, Purpose};
 use super::error::{CliError, Exit};
 
-/// A server that was not seen for this long counts as silent. Servers report several times within it, unless the lease
-/// is much longer than the default.
+/// A server that has not reported for this long is listed as not seen. Servers report several times in this time,
+/// unless the lease is much longer than the default.
 const SILENT_MS: u64 = 15_000;
 
 /// Show the servers that share the database
@@ -77,7 +77,7 @@ impl Cluster {
     }
 }
 
-/// Describes the runs that a server may execute of those that all servers share.
+/// Describes the block of a server: its part of the permits that all servers share.
 fn block(server: &ClusterServer) -> Option<String> {
     let kinds = [(server.workers, "with a process"), (server.in_process_runs, "without a process")];
     let counts: Vec<String> =

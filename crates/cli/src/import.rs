@@ -79,7 +79,7 @@ async fn import_omi(
     context.check_sqlite("import")?;
     let (config, clock, ids) = (context.config(), Clock::system(), Ids::system());
     // Holds the state directory until the end, so that no other process sees a partial import. A dry run does not take
-    // it.
+    // the directory.
     let state_dir = match dry_run {
         true => None,
         false => Some(StateDir::open(&config.state_dir, clock.now(), ids.node()).map_err(NodeError::from)?),
@@ -130,7 +130,7 @@ async fn store_blob(
     Ok((blobs.keep(staged).await?, hash))
 }
 
-/// Opens the file behind an artifact's URI, if its size is within the limit and matches the original's record.
+/// Opens the file of an artifact's URI, if its size is within the limit and is the size that the original recorded.
 fn open_artifact_file(artifact: &OmiArtifact, limit: usize) -> Option<(File, u64)> {
     let path = match artifact.uri.strip_prefix("file://") {
         Some(rest) => PathBuf::from(std::ffi::OsString::from_vec(percent_decode(

@@ -20,7 +20,7 @@ pub(super) enum Key {
         /// Name of the key
         name: String,
         /// Owner that the key acts for [default: you]
-        // Not `owner`: that is the global argument, and the command would act for this owner.
+        // Not `owner`: the global argument of that name sets the owner that the command itself acts for.
         #[arg(long = "for", value_name = "OWNER")]
         holder: Option<String>,
         /// Organisation of the key
@@ -44,7 +44,7 @@ pub(super) enum Key {
         /// Tool that agents may call with this key; may be repeated [default: all]
         #[arg(long = "tool", value_name = "NAME")]
         tools: Vec<String>,
-        /// Cost in US dollars that the key's runs may have in a day of UTC [default: any]
+        /// Maximum cost of the key's runs per day of UTC, in US dollars [default: any]
         #[arg(long, value_name = "USD", value_parser = parse_usd)]
         spend_per_day: Option<Cost>,
     },
@@ -69,7 +69,7 @@ fn parse_usd(text: &str) -> Result<Cost, String> {
     usd.map(Cost::from).ok_or_else(|| "an amount in US dollars, such as 5 or 0.50".into())
 }
 
-/// The limits of a key in one cell, such as `adapters: native; $5.000000 a day`.
+/// Formats the limits of a key as one cell of a table, such as `adapters: native; $5.000000 a day`.
 fn limits(key: &ApiKey) -> String {
     let lists = [
         ("folders", &key.folders),

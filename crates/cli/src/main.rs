@@ -172,7 +172,7 @@ enum Command {
     Mcp(mcp::Mcp),
     /// Serve a scripted model in the providers' protocols; needs no key
     ModelServer(model_server::ModelServer),
-    /// List what waits for a person: questions and requests for approval of all sessions
+    /// List questions and requests for approval of all sessions that wait for a person
     #[command(subcommand)]
     Wait(wait::Wait),
     /// List, show and answer the approvals that agents wait for
@@ -216,7 +216,7 @@ enum Command {
     Restore(restore::Restore),
     /// Recompute all stored data that can be derived from other data, and name each finding
     Verify(verify::Verify),
-    /// Rebuild all stored data that can be derived from other data, and name the rest that is damaged
+    /// Rebuild all stored data that can be derived from other data, and list the damage that remains
     Repair(repair::Repair),
     /// Return unused space of the database to the file system
     Vacuum(vacuum::Vacuum),
@@ -262,15 +262,15 @@ fn main() -> ExitCode {
     ExitCode::from(outcome as u8)
 }
 
-/// Hides the memory and the variables of this process from other processes of the same user, and from core dumps: it may
-/// hold the token and keys of providers. A program that it starts is not hidden. Guards and the processes below them stay
-/// visible: mainspring recognises them by a variable.
+/// Hides the memory and the variables of this process from other processes of the same user, and from core dumps: it
+/// may hold the token and keys of providers. A program that this process starts is not hidden. Guards and the processes
+/// below them stay visible: mainspring recognises them by a variable.
 fn hide_memory() {
     #[cfg(target_os = "linux")]
     {
         use rustix::process::{DumpableBehavior, set_dumpable_behavior};
         if std::env::var_os(mainspring_adapters::process::MARK_VARIABLE).is_none() {
-            // Best effort: without it the process works as well.
+            // An error is ignored: the process works without this protection too.
             let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
         }
     }
@@ -299,7 +299,7 @@ fn run_cli(cli: Cli, output: &Output) -> Result<Exit, CliError> {
     let sources = config_sources(&cli.global)?;
     let resolved = Config::load(&sources)?;
     init_logging(&resolved.config);
-    // These commands use no file, or name themselves what is ignored.
+    // These commands use no configuration file, or list the ignored files and settings themselves.
     if !matches!(cli.command, Command::Demo(_) | Command::Config(_) | Command::Trust(_) | Command::Doctor(_))
     {
         resolved.ignored.iter().try_for_each(|ignored| output.print_note(ignored))?;
@@ -317,8 +317,8 @@ fn run_cli(cli: Cli, output: &Output) -> Result<Exit, CliError> {
     exit
 }
 
-/// Installs a handler for SIGXFSZ, whose default is to end the process: a write beyond the limit of file sizes is an error
-/// of that write. Agents get the default again, as handlers do not outlive `exec`.
+/// Installs a handler for SIGXFSZ, so that a write beyond the file size limit returns an error. The default action
+/// would end the process. Agents get the default action again, because handlers do not outlive `exec`.
 fn survive_file_size_limit() -> std::io::Result<()> {
     let signal = tokio::signal::unix::SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw());
     // The handler stays installed without a listener.
@@ -360,10 +360,10 @@ fn init_logging(config: &Config) {
         }
     }
     let fmt = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(std::io::stderr().is_terminal());
-    // A failed write would be reported on standard error too, which panics if that is closed. Only tests install a
-    // second subscriber in one process; the first one stays.
+    // A failed write would also be reported on standard error, which panics if standard error is closed. Only tests
+    // install a second subscriber in one process; the first subscriber stays.
     let _ = fmt.with_writer(std::io::stderr).log_internal_errors(false).try_init();
-    // An adapter's panic is recorded as the failure of its attempt; here it is only logged.
+    // An adapter's panic is recorded as the failure of its attempt; this hook only logs the panic.
     std::panic::set_hook(Box::new(|panic| {
         let location = panic.location().map(ToString::to_string).unwrap_or_default();
         let message = panic.payload_as_str().unwrap_or("unknown");
@@ -426,7 +426,7 @@ impl Context<'_> {
         }
     }
 
-    /// Refuses a store that is not SQLite for a command that works on the file of the database.
+    /// Refuses a command that works on the file of the SQLite database if the store is a PostgreSQL.
     fn check_sqlite(&self, command: &str) -> Result<(), CliError> {
         let other = match &self.config().store {
             Some(_) => Some("the setting `store` names a PostgreSQL".to_owned()),
@@ -455,7 +455,7 @@ impl Context<'_> {
         }
     }
 
-    /// Refuses `--url` for a command that works on the files of the local state directory.
+    /// Refuses a command that works on the files of the local state directory if `--url` is set.
     fn check_local(&self, command: &str) -> Result<(), CliError> {
         match &self.config().url {
             None => Ok(()),
@@ -489,7 +489,7 @@ impl Context<'_> {
         self.resolved.origins.contains_key("adapter")
     }
 
-    /// Resolves a folder that the caller names against the caller's own.
+    /// Makes a folder that the caller names absolute, relative to the current folder.
     fn folder(&self, given: Option<&str>) -> Result<Option<String>, CliError> {
         let absolute = |given| {
             let folder = std::path::absolute(given);
@@ -500,8 +500,9 @@ impl Context<'_> {
         given.map(absolute).transpose()
     }
 
-    /// The folder of a new session: the one that the caller names, else the adapter's own, else the caller's. A server
-    /// at another address has other folders.
+    /// Returns the folder of a new session: the folder that the caller names, else the current folder. Returns `None`
+    /// if the caller names no folder and either the adapter has a folder of its own, or the server is at another
+    /// address, where the current folder may not exist.
     fn new_session_folder(
         &self,
         given: Option<&str>,
@@ -537,7 +538,7 @@ impl Context<'_> {
 mod tests {
     use super::*;
 
-    /// clap would take the value of one for the other.
+    /// clap would take the value of one argument for the value of the other.
     #[test]
     fn no_argument_of_a_command_has_the_name_of_a_global_one() {
         let cli = Cli::command();

@@ -30,14 +30,15 @@ pub(super) struct Mcp {
 
 impl Mcp {
     pub(super) async fn execute(self, context: &Context<'_>) -> Result<Exit, CliError> {
-        // Set for agents. The server of an agent is a relay: it reads no state directory and acts for nobody by itself.
+        // mainspring sets this variable for agents. The MCP server of an agent is a relay: it reads no state directory
+        // and has no access of its own.
         if let Some(socket) = std::env::var_os(PIPE_VARIABLE) {
             let (stdin, stdout) = (tokio::io::stdin(), tokio::io::stdout());
             let served = mcp_relay::serve(socket.into(), self.session, stdin, stdout).await;
             served.map_err(CliError::bad_request)?;
             return Ok(Exit::Done);
         }
-        // An agent's MCP server must not take over the state directory that its agent runs in.
+        // An agent's MCP server must not take the state directory: the process that runs the agent owns it.
         let mut connection = match self.session {
             Some(_) => Connection::open_as_guest(context).await?,
             None => context.connect(Purpose::Execute).await?,

@@ -18,11 +18,11 @@ use super::error::{CliError, Exit};
 
 /// Time between two checks for the server.
 const RETRY_INTERVAL_MS: u64 = 20;
-/// Checks for a server that was started: it checks its database first.
+/// Maximum number of checks for the server that this command started. The server checks its database before it serves.
 const MAX_ATTEMPTS: u32 = 1_500;
-/// Checks for another server after the started one has exited.
+/// Maximum number of checks for another server after the started server has exited.
 const ATTEMPTS_AFTER_EXIT: u32 = 100;
-/// Time in which a browser that cannot be opened is noticed.
+/// Time after which the browser counts as opened if its program has not ended.
 const BROWSER_TIMEOUT_MS: u64 = 2_000;
 /// Bytes of the log that an error shows.
 const LOG_BYTES: usize = 2_000;
@@ -90,7 +90,7 @@ fn start_server(context: &Context<'_>) -> Result<Child, CliError> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg("serve");
     let configured = context.config().listen.parse::<SocketAddr>();
-    // Another server may have the configured address: a browser finds this one at any.
+    // Another server may use the configured address. Any other port will do: this command tells the browser the port.
     if configured.is_ok_and(|address| TcpListener::bind(address).is_err()) {
         command.args(["--listen", "127.0.0.1:0"]);
     }
@@ -100,7 +100,7 @@ fn start_server(context: &Context<'_>) -> Result<Child, CliError> {
     if let Some(file) = &context.sources.file {
         command.arg("--config").arg(file);
     }
-    // Its own group: Ctrl-C in this terminal does not stop it.
+    // The server gets a process group of its own, so that Ctrl-C in this terminal does not stop it.
     command.process_group(0).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
     Ok(command.spawn()?)
 }
@@ -109,9 +109,9 @@ fn log_file(context: &Context<'_>) -> PathBuf {
     context.config().state_dir.join("serve.log")
 }
 
-/// Creates an empty file that only its owner reads.
+/// Creates an empty file that only its owner can read.
 fn private_file(path: &Path) -> io::Result<std::fs::File> {
-    // A file of another mode keeps its mode when it is opened.
+    // An existing file would keep its mode, which may allow others to read it.
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -130,10 +130,10 @@ fn not_started(log: &Path) -> CliError {
     }
 }
 
-/// Opens a browser. Returns false if there is none.
+/// Opens a browser. Returns false if there is none, or if it fails at once.
 ///
-/// Every user of the machine sees the arguments of a process, and the address holds a ticket. So the browser gets the path
-/// of a private file that leads to the address.
+/// Every user of the machine can see the arguments of a process, and the address holds a ticket. So the browser gets
+/// the path of a private file that redirects to the address.
 async fn open_browser(state_dir: &Path, url: &str) -> bool {
     let has_display = ["DISPLAY", "WAYLAND_DISPLAY"].iter().any(|name| std::env::var_os(name).is_some());
     let program = match cfg!(target_os = "macos") {
@@ -157,7 +157,7 @@ async fn open_browser(state_dir: &Path, url: &str) -> bool {
     }
 }
 
-/// A document that leads to `url`.
+/// Returns an HTML document that redirects to `url`.
 fn redirect(url: &str) -> String {
     let url = url.replace('&', "&amp;").replace('"', "&quot;").replace('<', "&lt;").replace('>', "&gt;");
     format!(

@@ -17,7 +17,7 @@ use super::verify::{VerifiedPart, contents, contents_verify, verify};
 use mainspring::backup;
 use mainspring::config::Config;
 
-/// Rebuild all stored data that can be derived from other data, and name the rest that is damaged
+/// Rebuild all stored data that can be derived from other data, and list the damage that remains
 #[derive(Args)]
 #[command(
     after_help = "No process may serve the state directory. The database is first copied to mainspring.sqlite3.before-repair, \

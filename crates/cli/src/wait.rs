@@ -8,7 +8,7 @@ use super::connection::Purpose;
 use super::error::{CliError, Exit};
 use super::output::{excerpt, format_table_time};
 
-/// List what waits for a person: questions and requests for approval of all sessions
+/// List questions and requests for approval of all sessions that wait for a person
 #[derive(Subcommand)]
 pub(super) enum Wait {
     /// List open questions and requests for approval of all sessions, oldest first

@@ -142,7 +142,7 @@ impl SharedStatuses {
     }
 }
 
-/// Follows the events, and reconnects for ever.
+/// Follows the events. Reconnects whenever the connection ends, and never returns.
 async fn follow(shared: Arc<SharedStatuses>, client: Client) {
     let mut failures = 0;
     loop {

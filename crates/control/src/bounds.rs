@@ -107,7 +107,7 @@ impl Bounds {
         }
     }
 
-    /// Removes items of a list until it fits, but never the last one. Returns true if an item was removed.
+    /// Removes items of a list until the rest fits. Keeps at least one item. Returns true if an item was removed.
     fn cut_list(&self, items: &mut Vec<Value>, keep: Keep, bytes: usize) -> bool {
         let mut budget = PageBudget::of(bytes);
         let mut fits = |item: &Value| budget.admits(self.size_of(item));

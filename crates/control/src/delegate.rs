@@ -37,8 +37,8 @@ impl ControlTools<'_> {
         })
     }
 
-    /// Returns the run that delegates: the run that the input names, else the calling run. Refuses a named run that
-    /// is not the calling run, or not of the calling session, where these are known.
+    /// Returns the run that delegates: the run that the input names, else the calling run. Refuses a named run that is
+    /// not the calling run, if that is known, or not a run of the calling session, if that is known.
     async fn parent(&self, named: Option<&str>) -> Result<RunId, ControlError> {
         if let (Some(named), Some(calling)) = (named, self.run) {
             return match run_id(named)? == calling {
@@ -57,7 +57,7 @@ impl ControlTools<'_> {
         self.calling_run().await?.ok_or_else(unnamed)
     }
 
-    /// Returns the run that makes the call; `None` if no run does.
+    /// Returns the run that makes the call; `None` if the call comes from no run.
     pub(crate) async fn calling_run(&self) -> Result<Option<RunId>, ControlError> {
         match (self.run, self.session) {
             (Some(run), _) => Ok(Some(run)),
@@ -90,7 +90,7 @@ impl ControlTools<'_> {
             metadata: input.metadata.map(Value::Object),
             ..SessionTarget::default()
         };
-        // The default budget is a precaution: an adapter that cannot keep it is used nevertheless.
+        // The default budget is a precaution: an adapter that cannot enforce a budget is used nevertheless.
         let best_effort = (input.max_budget_usd.is_none() && budget.is_some()).then_some(true);
         let limits = RunLimits { max_cost: budget.map(Cost::from), best_effort, ..RunLimits::default() };
         let (client_id, request_id) = self.request_name(input.client_id, input.request_id);

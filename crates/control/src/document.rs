@@ -88,7 +88,7 @@ fn kind(field: &Value) -> String {
         let values = values.iter().filter_map(Value::as_str).map(|value| format!("`{value}`"));
         return values.collect::<Vec<_>>().join(" or ");
     }
-    // A type that may be null.
+    // The schema of a type that may be null is a choice between null and that type.
     let variants = field["oneOf"].as_array().or_else(|| field["anyOf"].as_array()).into_iter().flatten();
     if let Some(variant) = variants.clone().find(|variant| variant["type"] != "null") {
         return kind(variant);

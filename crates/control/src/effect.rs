@@ -1,4 +1,5 @@
-//! The effects of control tools in the terms of the policy's rules: capability `control`.
+//! The effects of control tools, in the form that the policy's rules match: operation and resource of the capability
+//! `control`.
 
 use mainspring_core::{DelegationMode, RunId, SessionId};
 use serde_json::Value;
@@ -10,7 +11,7 @@ use crate::{CANCEL, DELEGATE, SEND};
 pub struct Effect {
     /// The operation.
     pub operation: &'static str,
-    /// The run, the session or the kind of delegation that it concerns.
+    /// The run, the session or the mode of delegation that the call concerns.
     pub resource: String,
 }
 

@@ -48,7 +48,7 @@ const STARTS: ControlToolHints = ControlToolHints {
     open_world_hint: true,
 };
 
-/// One line of the manifest.
+/// One tool of the manifest.
 struct Entry {
     name: &'static str,
     title: &'static str,
@@ -177,7 +177,8 @@ pub struct ControlToolSpec {
     pub input_schema: Map<String, Value>,
 }
 
-/// Returns the parts of all control tools that models read. Cheaper than [`tools`]: the schemas of answers are large.
+/// Returns the parts of all control tools that models read. Cheaper than [`tools`], because it does not build the
+/// schemas of answers, which are large.
 pub fn specs() -> impl Iterator<Item = ControlToolSpec> {
     MANIFEST.iter().map(|entry| ControlToolSpec {
         name: entry.name,
@@ -186,7 +187,7 @@ pub fn specs() -> impl Iterator<Item = ControlToolSpec> {
     })
 }
 
-/// True for a control tool.
+/// True if `name` is the name of a control tool.
 pub fn is_control_tool(name: &str) -> bool {
     MANIFEST.iter().any(|entry| entry.name == name)
 }

@@ -1,4 +1,4 @@
-//! The control tools in the words of MCP, for the servers that offer them: `mainspring mcp` and `/mcp`.
+//! The control tools as MCP tools, for the two MCP servers that offer them: `mainspring mcp` and `/mcp`.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -16,9 +16,9 @@ use serde_json::Value;
 
 use crate::{ControlTools, is_control_tool, tools};
 
-/// Answers calls of the control tools: the part in which their servers differ.
+/// Answers calls of the control tools: the part in which the two MCP servers differ.
 pub trait AnswerCalls: Send + Sync + 'static {
-    /// Answers a call. Dropped if the caller cancels its request.
+    /// Answers a call. The future is dropped if the caller cancels the request.
     fn answer_call(
         &self,
         request: CallToolRequestParams,
@@ -112,8 +112,8 @@ pub async fn with_progress<T, S: Future<Output = ()>>(
     }
 }
 
-/// Calls a control tool. Its answer is both structured content and text. A call that fails is an error for the model; only
-/// an unknown tool is an error of the protocol.
+/// Calls a control tool. The answer of a call that succeeds is both structured content and text. A call that fails is
+/// an error for the model; only an unknown tool is an error of the protocol.
 pub async fn call_tool(
     tools: &ControlTools<'_>,
     request: CallToolRequestParams,

@@ -37,11 +37,11 @@ pub enum Enforcement {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Sandbox {
-    /// The profile that holds.
+    /// The profile in force.
     pub profile: SandboxProfile,
-    /// How it is enforced.
+    /// How the profile is enforced.
     pub enforcement: Enforcement,
-    /// The version of Landlock in the kernel, if that enforces it.
+    /// The version of Landlock in the kernel, if Landlock enforces the profile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub abi: Option<u32>,
     /// A restriction or a gap that a person should know of.
@@ -55,7 +55,7 @@ pub struct Sandbox {
     pub reach: Option<SandboxReach>,
 }
 
-/// The reach of a confined agent beyond its working folder and the folders of its own.
+/// The reach of a confined agent beyond its working folder and its own folders.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
@@ -69,7 +69,7 @@ pub struct SandboxReach {
 }
 
 impl SandboxReach {
-    /// Reduces the reach to that of `outer`.
+    /// Removes the folders that are not inside a folder of `outer`, and the ports that `outer` does not allow.
     #[must_use]
     pub fn within(mut self, outer: &Self) -> Self {
         let is_inside = |path: &String| outer.writable.iter().any(|outer| Path::new(path).starts_with(outer));

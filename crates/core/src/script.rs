@@ -47,7 +47,7 @@ pub enum Command {
     },
     /// `crash [once]`: panics.
     Crash {
-        /// Only the first attempt fails.
+        /// Only the first attempt panics.
         once: bool,
     },
     /// `relay`: streams the path of a socket on which the process that executes the script can call tools for the run.

@@ -4,8 +4,8 @@
 //! open ◀──▶ archived ◀──▶ closed ◀──▶ open        any of them ──delete──▶ deleted
 //! ```
 //!
-//! A new prompt reopens an archived session. A closed one takes no new work until it is reopened; runs that were accepted
-//! before go on, and everything can be read.
+//! A new prompt reopens an archived session. A closed session takes no new work until it is reopened. Runs that were
+//! accepted before continue, and everything can be read.
 //!
 //! Invariants: a session's id, owner and org never change; setting a property to its current value changes nothing; a
 //! session with a live run is not deleted; a session without an org is private.
@@ -78,7 +78,7 @@ pub struct Session {
     /// The last message of the active path.
     #[serde(rename = "tipMessageId", skip_serializing_if = "Option::is_none")]
     pub tip_message: Option<MessageId>,
-    /// The version, incremented with each change of the fields above.
+    /// The version, incremented with each change of a setting, of the status or of the tip.
     pub version: u64,
     /// When the session was created.
     #[serde(rename = "createdAtMs")]
@@ -104,11 +104,12 @@ pub struct Session {
     /// The position of the last message shared with the session it was forked from.
     #[serde(skip)]
     pub base: Option<Point>,
-    /// The rules about what the session's agents may do. Those of the server, the owner, the adapter and the agent
+    /// The rules about what the session's agents may do. The rules of the server, the owner, the adapter and the agent
     /// definition come first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<String>,
-    /// The tools that the caller executes in every run of the session. A run's own tool of the same name replaces one.
+    /// The tools that the caller executes in every run of the session. A tool of the run replaces the session's tool of
+    /// the same name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<ClientTool>,
     /// The milliseconds that the session stays in memory while it is idle. Absent: the server's setting.
@@ -219,7 +220,7 @@ names!(SessionStatus { Open => "open", Archived => "archived", Closed => "closed
 pub enum Command {
     /// Change a setting. Not for the status and the tip, which have their own commands.
     Set(SessionChange),
-    /// Propose a title. Has no effect if a person has set one.
+    /// Propose a title. Has no effect if a person has set the title.
     Title {
         /// The title.
         title: String,
@@ -228,7 +229,7 @@ pub enum Command {
     },
     /// Add a client tool, or replace the one of the same name.
     AddTool(ClientTool),
-    /// Remove the client tool of this name. Has no effect if there is none.
+    /// Remove the client tool of this name. Has no effect if there is no such tool.
     RemoveTool {
         /// The name.
         name: String,

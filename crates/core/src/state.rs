@@ -98,7 +98,8 @@ pub struct StateChange {
 }
 
 impl StateChange {
-    /// Describes the change of `key` to `value`, or its removal if that is `None`. A large value is left out.
+    /// Describes the change of `key` to `value`, or the removal of `key` if `value` is `None`. A large value is left
+    /// out.
     pub fn new(key: &str, version: u64, value: Option<&Value>, at: Time, by: StateWriter) -> Self {
         let small = value.filter(|value| value.to_string().len() <= EVENT_VALUE_BYTES);
         Self { key: key.into(), version, deleted: value.is_none(), value: small.cloned(), changed_at: at, by }
@@ -156,7 +157,7 @@ pub enum Expect {
     Version(u64),
 }
 
-/// A precondition was not met. Version 0 stands for an absent key.
+/// A precondition was not met. Version 0 stands for an absent key; 1 is expected of an absent key that must be present.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("version {expected} was expected, but the version is {current}")]
 pub struct VersionMismatch {
@@ -166,8 +167,8 @@ pub struct VersionMismatch {
     pub current: u64,
 }
 
-/// Decides the effect of setting a key to `value`, or of removing it if that is `None`: the new version, or `None` if
-/// nothing changes.
+/// Decides the effect of setting a key to `value`, or of removing the key if `value` is `None`. Returns the new
+/// version, or `None` if nothing changes.
 pub fn decide(
     slot: &StateSlot,
     value: Option<&Value>,

@@ -44,7 +44,7 @@ pub struct Step {
     /// The error of a failed call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<Failure>,
-    /// Tokens and cost of the call; null if they are unknown, because the call was interrupted or broke.
+    /// Tokens and cost of the call; null if they are unknown, because the call was interrupted or its connection broke.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schema(required = true))]
     pub usage: Option<Usage>,
@@ -80,7 +80,7 @@ impl Step {
 }
 
 /// A reference to the messages that were sent to a model: the end of a path and the number of messages up to it.
-/// Messages never change, so this identifies them exactly.
+/// Messages never change, so the reference identifies them exactly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
@@ -90,7 +90,7 @@ pub struct PromptRef {
     pub last: Option<MessageId>,
     /// How many messages were sent, counted back from the last.
     pub messages: u32,
-    /// The message at which a digest stands that was sent in place of the messages up to it.
+    /// The last message that a digest replaces. The digest was sent in place of the messages up to it.
     #[serde(rename = "digestMessageId", default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<MessageId>,
 }

@@ -1,14 +1,15 @@
 //! Turns of other programs: messages that a program appends to a session after it has run the turn itself.
 //!
-//! The results of a turn are messages of its agents and the results of their tool calls. They are complete: the message
-//! after a tool call holds its result, unless that message holds further calls of the same round.
+//! The results of a turn are messages of its agents and the results of their tool calls. They are complete: every tool
+//! call has its result in the next message of the role user. Only messages with further tool calls of the same round
+//! may stand between the two.
 
 use crate::{Block, Role};
 
 /// Maximum number of messages in the results of one turn.
 pub const MAX_RESULT_MESSAGES: usize = 500;
 
-/// Messages are not complete, or one holds a block that it may not hold.
+/// The results of a turn are not complete, or a message holds a block that it may not hold.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("messages[{index}]: {reason}")]
 pub struct BadTurn {
@@ -43,7 +44,7 @@ pub fn check_results<'a>(messages: impl IntoIterator<Item = (Role, &'a [Block])>
     }
 }
 
-/// Checks a message of an agent, and adds its tool calls to the open ones.
+/// Checks a message of an agent, and adds its tool calls to `open`, the calls without a result.
 pub(crate) fn check_assistant<'a>(content: &'a [Block], open: &mut Vec<&'a str>) -> Result<(), String> {
     let calls = content.iter().any(|block| matches!(block, Block::ToolUse { .. }));
     if !open.is_empty() && !calls {
@@ -77,7 +78,8 @@ fn check_tool_results(content: &[Block], open: &mut Vec<&str>) -> Result<(), Str
     answer_calls(content, open)
 }
 
-/// Removes the calls that `content` holds the results of. Refuses a result without a call, and a call that stays open.
+/// Removes from `open` the calls whose results are in `content`. Refuses a result without a call, and a call that stays
+/// open.
 pub(crate) fn answer_calls(content: &[Block], open: &mut Vec<&str>) -> Result<(), String> {
     for block in content {
         let Block::ToolResult { tool_use_id, .. } = block else { continue };

@@ -17,7 +17,7 @@ const MAX_FILE_BYTES: u64 = 8 << 20;
 
 /// The files that an agent may reach through its client.
 pub(super) struct Workspace {
-    /// The session's folder, with its links resolved. If it is replaced by a link, nothing in it is reached any more.
+    /// The session's folder, with its links resolved. If the folder is replaced by a link, no file in it can be opened.
     pub(super) folder: PathBuf,
     pub(super) folders: Folders,
 }
@@ -56,7 +56,8 @@ impl Workspace {
         }
     }
 
-    /// Opens a path returned by [`Workspace::locate`], following no link: one may have been created since.
+    /// Opens a path returned by [`Workspace::locate`]. Follows no link, because a link may have been created in the
+    /// meantime.
     fn open(&self, path: &Path, flags: OFlags) -> Result<File, Error> {
         let not_a_file = || invalid_params(format!("{} is not a regular file", path.display()));
         let relative = path.strip_prefix(&self.folder).map_err(|_| not_a_file())?;

@@ -3,9 +3,9 @@
 use mainspring_core::message::result_text;
 use mainspring_core::{Block, Message, MessageId, MessageStatus, Role};
 
-/// The size of the transcript that a new native session gets; older messages are left out.
+/// The maximum size of the transcript that a new native session gets; older messages are left out.
 const MAX_TRANSCRIPT_BYTES: usize = 200 << 10;
-/// The size of the arguments or the result of a tool call in a transcript.
+/// The maximum size of the arguments or of the result of a tool call in a transcript.
 const MAX_TOOL_BYTES: usize = 2 << 10;
 
 /// The text that precedes the first prompt of a new native session.
@@ -59,7 +59,7 @@ pub(super) fn interrupted_turns(
         if last.role != Role::Assistant || !interrupted {
             break;
         }
-        // The prompt of a very long turn lies before the messages that were read.
+        // `path` may begin after the prompt of a very long turn.
         let start = rest.iter().rposition(|message| message.as_ref().is_prompt()).unwrap_or(0);
         let (earlier, turn) = rest.split_at(start);
         let lines = turn.iter().flat_map(|message| lines(message.as_ref()));
@@ -84,7 +84,8 @@ fn split_at<M: AsRef<Message>>(path: &[M], prompt: MessageId) -> (&[M], &[M]) {
     }
 }
 
-/// Joins the texts, tool calls and results of the completed messages.
+/// Joins the texts, tool calls and results of the completed messages, up to the maximum size from the newest on. `None`
+/// if there are none.
 fn transcript(path: &[impl AsRef<Message>]) -> Option<String> {
     let mut texts: Vec<String> = vec![];
     let mut size = 0;

@@ -17,16 +17,18 @@ use std::process::ExitCode;
 
 use serde::{Deserialize, Serialize};
 
-/// The exit code of a confiner that could not restrict itself, as of a shell that may not run a command.
+/// The exit code of a confiner that could not restrict itself. A shell uses the same code for a command that it may not
+/// run.
 const EXIT_NOT_CONFINED: u8 = 126;
 
 /// The files and ports that a process may use. Everything that is not hidden may be read.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Confinement {
-    /// Folders that may be read even if they cannot be found by listing their parents, without links in their paths.
+    /// Folders that may be read even if a parent that is granted entry by entry cannot be listed, without links in
+    /// their paths.
     pub readable: Vec<PathBuf>,
-    /// Folders and files that may be written, without links in their paths. Those that do not exist, or whose paths have
-    /// links since, are left out.
+    /// Folders and files that may be written, without links in their paths. A path that does not exist, or that
+    /// contains a link by now, is left out.
     pub writable: Vec<PathBuf>,
     /// Folders that may be neither read nor written, without links in their paths.
     pub hidden: Vec<PathBuf>,
@@ -72,8 +74,8 @@ fn restrict(confinement: &Confinement) -> Result<(), String> {
     linux::restrict(confinement).map_err(|error| error.to_string())
 }
 
-/// Drops every capability of this process and of its descendants: Landlock does not restrict all of them. Even root
-/// has none then, since no program can gain a capability after Landlock was applied.
+/// Drops every capability of this process and of its descendants, because Landlock does not restrict all capabilities.
+/// Even a process of root has no capability then: no program can gain one after Landlock was applied.
 #[cfg(target_os = "linux")]
 fn drop_capabilities() -> io::Result<()> {
     use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities, set_no_new_privs};
@@ -114,7 +116,7 @@ mod linux {
             .handle_access(AccessFs::from_all(WANTED))?
             .scope(Scope::from_all(WANTED))?;
         let ruleset = match &confinement.ports {
-            // A restriction that was asked for is not left out.
+            // Fails if the kernel cannot restrict the ports: a configured restriction is never dropped.
             Some(_) => ruleset
                 .set_compatibility(CompatLevel::HardRequirement)
                 .handle_access(AccessNet::ConnectTcp)?
@@ -150,7 +152,7 @@ mod linux {
         rules.ruleset.restrict_self().map(drop)
     }
 
-    /// The rules so far.
+    /// The ruleset under construction.
     struct Rules {
         ruleset: RulesetCreated,
         /// The folders to which no access is granted.
@@ -168,8 +170,8 @@ mod linux {
             }
         }
 
-        /// Allows `access` to `path` and everything below, except the excluded folders. A path that does not exist or has a
-        /// link is left out.
+        /// Allows `access` to `path` and everything below, except the excluded folders. A path that does not exist, or
+        /// that contains a link or `..`, is left out.
         fn allow(&mut self, path: &Path, access: BitFlags<AccessFs>) -> Result<(), RulesetError> {
             if path.components().any(|part| part == Component::ParentDir) {
                 return Ok(());
@@ -194,8 +196,8 @@ mod linux {
             if access.is_empty() { Ok(()) } else { self.add(file, access) }
         }
 
-        /// Allows listing a working folder that contains an excluded one. The names in the excluded folder can be listed
-        /// then, their content not.
+        /// Allows listing a working folder that contains an excluded folder. The names in the excluded folder can be
+        /// listed then, but its files cannot be read.
         fn allow_listing(&mut self, path: &Path) -> Result<(), RulesetError> {
             if !self.excluded.iter().any(|excluded| excluded != path && excluded.starts_with(path)) {
                 return Ok(());
@@ -206,7 +208,8 @@ mod linux {
             }
         }
 
-        /// The entries of a folder that contains an excluded one. If it cannot be listed, those that lead there.
+        /// Returns the entries of a folder that contains an excluded folder. The entries that lead to excluded folders
+        /// are among them even if the folder cannot be listed.
         fn entries(&self, folder: &Path) -> BTreeSet<PathBuf> {
             let listed = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
             let leading = self.excluded.iter().filter_map(|excluded| {

@@ -1,8 +1,9 @@
-//! The guard: a process between mainspring and an agent's process tree. It ends the tree when either of them ends.
+//! The guard: a process between mainspring and an agent's process tree. It kills the tree when mainspring or the agent
+//! ends.
 //!
 //! The guard is the same program, started again. It starts the agent, copies its own standard input to it, and lets it
-//! inherit standard output and error. As a subreaper it adopts every descendant that loses its parent, even one in
-//! another session. So when the guard has no child left, the whole tree has ended.
+//! inherit standard output and error. As a subreaper it adopts every descendant that loses its parent, even a
+//! descendant in another session. So when the guard has no child left, the whole tree has ended.
 //!
 //! ```text
 //! running ──SIGTERM──▶ stopping: the agent's input is closed, it has the grace period
@@ -13,8 +14,8 @@
 //!
 //! Invariant: the guard exits by itself only when no descendant is left. Its exit proves that the tree has ended.
 //!
-//! Where the system has no subreapers, or a setting says so, it guards the agent's process group instead. Its exit proves
-//! then that the group has ended.
+//! Where the system has no subreapers, or a setting says so, the guard guards only the agent's process group. Its exit
+//! then proves only that the group has ended.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -44,11 +45,11 @@ pub(super) const EXIT_NOT_STARTED: u8 = 127;
 /// How long the guard waits for a SIGCHLD before it looks for remaining descendants again.
 const RESCAN_INTERVAL_MS: u64 = 20;
 
-/// Makes this process the guard of `command`. Exits with its exit code once its whole process tree has ended, or its
-/// process group.
+/// Makes this process the guard of `command`. Exits with the exit code of the command once the command's process tree,
+/// or its process group if `supervision` says so, has ended.
 ///
-/// `grace` is how long the agent has to exit by itself after its input was closed. `limit` is the time until which it may
-/// live at all.
+/// `grace` is the time that the agent has to exit by itself after its input was closed. `limit` is the time until which
+/// the agent may live at all.
 pub fn main(
     grace: Duration,
     supervision: Supervision,
@@ -96,7 +97,7 @@ async fn guard(
 
     let (program, arguments) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     let mut command = Command::new(program);
-    // A group without the guard, which a signal can kill as a whole.
+    // The agent gets a process group of its own, which a signal can kill without killing the guard.
     command.args(arguments).stdin(Stdio::piped()).process_group(0);
     let mut child = command.spawn()?;
     let agent = Pid::from_child(&child);
@@ -145,7 +146,7 @@ async fn guard(
     }
 }
 
-/// Resolves when the limit is over; never without one.
+/// Resolves when the limit is over. Without a limit it never resolves.
 async fn over(limit: Option<&Limit>, clock: &Clock) {
     match limit {
         Some(limit) => limit.over(clock).await,
@@ -167,7 +168,7 @@ fn leave_terminal() -> io::Result<()> {
 fn kill_descendants() {
     let own_group = getpgrp();
     for Member { pid, group } in tree::descendants(getpid()) {
-        // Only descendants are in these groups: no other process can join a session.
+        // Only descendants are in these groups: a process can join only the groups of its own session.
         if let Some(group) = group.filter(|group| *group != own_group) {
             let _ = kill_process_group(group, Signal::KILL);
         }
@@ -181,7 +182,7 @@ fn has_group_ended(group: Pid) -> bool {
         || (cfg!(target_os = "linux") && !tree::has_group(group))
 }
 
-/// Makes this process the new parent of every descendant that loses its own.
+/// Makes this process the new parent of every descendant that loses its parent.
 #[cfg(target_os = "linux")]
 fn adopt_orphans() -> io::Result<()> {
     Ok(rustix::process::set_child_subreaper(Some(getpid()))?)
@@ -215,7 +216,7 @@ fn exit_code(status: Option<WaitStatus>) -> u8 {
 
 /// Resolves once every writer of this process's standard input is gone.
 ///
-/// It polls the pipe instead of reading to its end, which would block behind an agent that does not read.
+/// A thread polls the pipe. Reading the pipe to its end would block behind an agent that does not read.
 fn stdin_hangup() -> io::Result<impl Future<Output = ()>> {
     let (sender, receiver) = oneshot::channel::<()>();
     let input = io::stdin().as_fd().try_clone_to_owned()?;

@@ -13,7 +13,7 @@ const TAIL_BYTES: usize = 48 << 10;
 /// Shorter values are not treated as secrets: they occur in ordinary text.
 const MIN_SECRET_BYTES: usize = 6;
 
-/// A bounded log of a standard error. Cheap to clone.
+/// A bounded log of an agent's standard error. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Log(Arc<LogInner>);
 
@@ -21,8 +21,8 @@ pub struct Log(Arc<LogInner>);
 struct LogInner {
     /// Names of variables and their values, which must not appear in the text.
     secrets: Vec<(String, String)>,
-    /// The length of the longest secret. That many more bytes are kept than returned, so that a secret at the cut is
-    /// recognised.
+    /// The length of the longest secret. The head and the tail each keep that many more bytes than they return, so that
+    /// a secret at the cut is recognised.
     margin: usize,
     buffer: Mutex<LogBuffer>,
 }

@@ -10,9 +10,9 @@ use rustix::process::{Pid, Signal};
 
 /// The most characters of a command line that are shown.
 const MAX_COMMAND_CHARS: usize = 200;
-/// How often an empty command line of a process is read again.
+/// The maximum number of times that an empty command line of a process is read again.
 const EXEC_READS: u32 = 100;
-/// How often a tree is read at most until two readings agree.
+/// The maximum number of readings of a tree until two readings agree.
 const MAX_READINGS: u32 = 100;
 /// The fields of a process's `stat`, counted from its state.
 const PARENT_FIELD: usize = 1;
@@ -27,7 +27,7 @@ pub(super) struct Member {
 }
 
 /// Lists every descendant of `root`, in whatever session or process group. Includes descendants that have ended and are
-/// not reaped yet: another thread of them may still run.
+/// not reaped yet: another of their threads may still run.
 pub(super) fn descendants(root: Pid) -> Vec<Member> {
     let mut children: HashMap<Pid, Vec<Member>> = HashMap::new();
     for pid in all_processes() {
@@ -112,14 +112,14 @@ impl ProcessId {
     }
 }
 
-/// One reading of process trees. Processes start and end meanwhile, so one reading can miss some.
+/// One reading of process trees. Processes start and end during a reading, so one reading can miss some of them.
 ///
 /// Two equal readings miss none: every process whose parent has ended is a child of the next subreaper above, so a chain
 /// of processes that each start the next one and end shows a new child there in each reading.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Reading {
-    /// The processes by number; `None` for those that had ended. A process counts as living if it lived before its children
-    /// were read.
+    /// The processes by number; `None` for a process that had ended. A process counts as living if it lived before its
+    /// children were read.
     processes: BTreeMap<i32, Option<ProcessId>>,
     /// Whether the children of a process could not be read.
     is_partial: bool,
@@ -157,7 +157,8 @@ impl Reading {
         Self::of(processes.into_iter().filter_map(|process| Pid::from_raw(process.pid)))
     }
 
-    /// Reads the descendants of `root` until two readings agree. Returns `None` if none do.
+    /// Reads the descendants of `root` until two readings agree. Returns `None` if no two readings agree, or if the
+    /// children of a process cannot be read.
     pub(super) async fn settled(root: Pid) -> Option<Self> {
         let mut last = Self::of([root]);
         for _ in 0..MAX_READINGS {
@@ -179,7 +180,7 @@ impl Reading {
         self.processes.values().copied().flatten()
     }
 
-    /// Leaves processes out.
+    /// Removes the processes in `left_out`.
     pub(super) fn without(mut self, left_out: &HashSet<ProcessId>) -> Self {
         self.processes.retain(|_, process| process.is_none_or(|process| !left_out.contains(&process)));
         self
@@ -245,7 +246,8 @@ fn environment(pid: Pid) -> Vec<u8> {
     of_threads.into_iter().find(|environment| !environment.is_empty()).unwrap_or_default()
 }
 
-/// The ancestor of a process, or the process, that is a child of this process: its guard. `None` for other processes.
+/// Returns the guard of a process: its ancestor, or the process itself, that is a child of this process. `None` if
+/// there is no such ancestor.
 #[cfg(target_os = "linux")]
 pub(crate) fn guard_of(pid: Pid) -> Option<Pid> {
     let own = rustix::process::getpid();
@@ -259,7 +261,7 @@ pub(crate) fn guard_of(pid: Pid) -> Option<Pid> {
     }
 }
 
-/// The mark with which a process was started.
+/// The value of the variable `MARK_VARIABLE` with which a process was started.
 #[cfg(target_os = "linux")]
 pub(crate) fn mark_of(pid: Pid) -> Option<String> {
     let environment = environment(pid);

@@ -1,4 +1,4 @@
-//! The folders in which known agents keep their settings, logins and sessions, and the caches of usual tools.
+//! The folders in which known agents keep their settings, logins and sessions, and the caches of common tools.
 
 use std::ffi::OsString;
 use std::fs;
@@ -79,7 +79,7 @@ const AGENTS: &[(&str, &[Entry])] = &[
     ("gemini", &[(Base::Home, ".gemini", Missing::Folder)]),
 ];
 
-/// The caches of usual tools. None of them holds programs that a shell would find.
+/// The caches of common tools. No shell looks for programs in any of them.
 const CACHES: &[Entry] = &[
     (CACHE, "", Missing::Folder),
     (Base::Variable("npm_config_cache", ".npm"), "", Missing::Folder),
@@ -96,8 +96,8 @@ const CACHES: &[Entry] = &[
     (Base::Home, ".nuget/packages", Missing::Nothing),
 ];
 
-/// Returns the folders of the agent that `command` starts, and those of caches. `variable` looks up a variable of its
-/// environment.
+/// Returns the folders of the agent that `command` starts, and the caches of common tools. `variable` looks up a
+/// variable of the agent's environment.
 pub fn own_folders(command: &[String], variable: &dyn Fn(&str) -> Option<OsString>) -> Vec<OwnFolder> {
     let of_agent =
         AGENTS.iter().filter(|(name, _)| starts_agent(command, name)).flat_map(|(_, entries)| *entries);
@@ -116,7 +116,7 @@ pub fn own_folders(command: &[String], variable: &dyn Fn(&str) -> Option<OsStrin
     of_agent.chain(CACHES).filter_map(to_folder).collect()
 }
 
-/// Reports whether `command` starts the agent `name`. The program decides if it is a known agent, else its arguments do.
+/// Reports whether `command` starts the agent `name`. The arguments count only if the program is not a known agent.
 pub(super) fn starts_agent(command: &[String], name: &str) -> bool {
     let Some((program, arguments)) = command.split_first() else { return false };
     match AGENTS.iter().any(|(known, _)| names_agent(program, known)) {
@@ -125,8 +125,9 @@ pub(super) fn starts_agent(command: &[String], name: &str) -> bool {
     }
 }
 
-/// Reports whether `name` is a word of a program, a script or a package. The folders of an absolute path do not count, as a
-/// user may have the name of an agent, except those of a package in `node_modules`.
+/// Reports whether `argument` is a program, a script or a package with the word `name` in its name. The folders of a
+/// path that begins with `/`, `.` or `~` do not count, because a user may have the name of an agent. The folders of a
+/// package in `node_modules` do count.
 fn names_agent(argument: &str, name: &str) -> bool {
     let file = argument.rsplit('/').next().unwrap_or_default();
     let named = match argument.rsplit_once("node_modules/") {
@@ -144,8 +145,8 @@ impl OwnFolder {
         self.base.join(&self.rest).components().collect()
     }
 
-    /// Makes the folder or the file if it does not exist. Returns its path without links. `None` if there is none, or if it
-    /// is a link: an agent that worked in the home folder may have made it.
+    /// Makes the folder or the file if it does not exist. Returns its path without links. Returns `None` if it does not
+    /// exist even then, or if it is a link: an agent that worked in the home folder may have made the link.
     pub(super) fn prepare(&self) -> Option<PathBuf> {
         self.create_if_missing();
         let resolved = links::resolve_base(&self.base, &self.rest);
@@ -159,7 +160,7 @@ impl OwnFolder {
         resolved
     }
 
-    /// The agent reports the error if the folder cannot be made.
+    /// An error is only logged here: the agent reports that it cannot write the folder.
     fn create_if_missing(&self) {
         let path = self.path();
         let created = match self.missing {

@@ -1,4 +1,4 @@
-//! The context: the part of a path that is sent to the model, so that the request fits its context window.
+//! The context: the part of a path that is sent to the model, so that the request fits the model's context window.
 //!
 //! ```text
 //! path      1 2 3 4 5 6 7 8 9          the tree keeps all of it
@@ -6,8 +6,8 @@
 //! ```
 //!
 //! A digest is made when the estimated size of the path exceeds the model's context window, or when the provider
-//! rejects the request as too long. It is stored at the last message it replaces, and every later run through that
-//! message finds it, also after a restart. It never separates a tool call from its result.
+//! rejects the request as too long. The digest is stored at the last message it replaces, and every later run through
+//! that message finds it, also after a restart. A digest never separates a tool call from its result.
 
 use std::sync::Arc;
 
@@ -104,7 +104,7 @@ impl Execution<'_> {
     pub(super) async fn compact(&mut self, context: &Context, cause: Cause) -> Result<Option<Context>, Exit> {
         let before = self.tokens(context).await?;
         let max_tokens = self.plan.model.max_prompt_tokens().unwrap_or(u64::MAX);
-        // Half of the window, so that the next compaction is not needed soon. A quarter of that is for the digest.
+        // Half of the window, so that the next compaction is not needed soon. A quarter of this half is for the digest.
         let goal = max_tokens.min(before) / 2;
         let scale = self.scale(context).await?;
         let keep = goal.saturating_sub(self.overhead_tokens(context)).saturating_sub(goal / 4);
@@ -142,7 +142,7 @@ impl Execution<'_> {
         Ok(Some(self.context().await?))
     }
 
-    /// Makes the digest of `old`, which includes what the `earlier` digest covers.
+    /// Makes the digest of `old`, which also covers the messages of the `earlier` digest. `None` if `old` is empty.
     fn digest(
         &self,
         earlier: Option<&Digest>,
@@ -200,7 +200,8 @@ impl Execution<'_> {
             .filter(|(_, counted)| *counted > 0))
     }
 
-    /// Summarizes `old` with the configured summarizer. Falls back to no summary if there is none or it fails.
+    /// Summarizes `old` with the configured summarizer. Returns no summary if no summarizer is configured, if it fails,
+    /// or if its price is unknown and the run has a cost limit.
     async fn summarize(
         &mut self,
         context: &Context,
@@ -305,7 +306,8 @@ impl Scale {
 }
 
 /// Returns how many of the first `messages` to leave out so that the rest has at most `keep` tokens: as few as possible
-/// and, where possible, whole turns. Never separates a call from its result and never leaves out the last message.
+/// and, where possible, whole turns. Never separates a call from its result and never leaves out the last message. If
+/// the rest cannot be that small, leaves out as many as possible. `None` if no message can be left out.
 fn cut(messages: &[(Point, Arc<Message>)], tokens: impl Fn(&Message) -> u64, keep: u64) -> Option<usize> {
     let mut kept = 0_u64;
     let mut fits_from = messages.len();

@@ -23,7 +23,7 @@ pub struct ToolContext {
     tool: Option<Arc<str>>,
     /// Files that the call has added to its result.
     files: Arc<Mutex<Vec<Block>>>,
-    /// The scope of state where a call names none.
+    /// The scope of a call that reads or changes state and names no scope.
     default_scope: StateScope,
 }
 
@@ -34,19 +34,20 @@ impl ToolContext {
         Self { attempt, max_result_bytes, tool: None, files: Arc::default(), default_scope }
     }
 
-    /// Sets the name of the tool, which the history of state names.
+    /// Sets the name of the tool, which the history of state records.
     pub(crate) fn for_tool(self, name: &str) -> Self {
         Self { tool: Some(name.into()), ..self }
     }
 
-    /// Makes the state of the run the default, which the members of a network share.
+    /// Sets the default scope of state: the run if `shares`, because the members of a network share its state; else the
+    /// session.
     #[must_use]
     pub(crate) fn sharing_run_state(mut self, shares: bool) -> Self {
         self.default_scope = if shares { StateScope::Run } else { StateScope::Session };
         self
     }
 
-    /// The scope of state where a call names none: the session, or the run for a member of a network.
+    /// Returns the scope of a call that names no scope: the session, or the run for a member of a network.
     pub fn default_scope(&self) -> StateScope {
         self.default_scope
     }
@@ -61,8 +62,8 @@ impl ToolContext {
         std::mem::take(&mut *self.files.lock())
     }
 
-    /// Stores `content` as an artifact of the run and adds it to the call's result as an attachment. The model gets its
-    /// name, media type and artifact id.
+    /// Stores `content` as an artifact of the run and adds the artifact to the call's result as an attachment. The
+    /// model gets the name, the media type and the id of the artifact.
     pub async fn add_file(
         &self,
         name: Option<String>,
@@ -119,7 +120,7 @@ impl ToolContext {
         set.map_err(|error| tool_error(&error))
     }
 
-    /// Delegates work of the run. Repeating it under the same request name creates no second child.
+    /// Delegates work of the run. Repeating the call with the same request name creates no second child.
     pub async fn delegate(&self, delegate: DelegationRequest) -> Result<Delegated, ToolError> {
         self.attempt.delegate(delegate).await.map_err(|error| tool_error(&error))
     }
@@ -134,7 +135,7 @@ impl ToolContext {
 
     /// Returns the operations of the control tools, on behalf of the session's owner.
     pub(crate) fn control(&self) -> Result<KernelPlane, ToolError> {
-        // The round has decided about the call.
+        // The round of tools has already checked the call against the rules.
         self.attempt.control_of_approved_call().map_err(|error| tool_error(&error))
     }
 

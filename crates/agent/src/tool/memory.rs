@@ -11,7 +11,7 @@ use serde_json::{Map, json};
 
 use super::{Tool, ToolCall, ToolError, function};
 
-/// Returns the tool. Its proposals leave the session, so a definition must name it.
+/// Returns the tool. Its proposals leave the session, so an agent definition must name the tool.
 pub(super) fn tool() -> Arc<dyn Tool> {
     let description = "Proposes a fact about the person or their work to remember for later conversations. Somebody \
                        else decides whether it is remembered.";

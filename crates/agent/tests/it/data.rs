@@ -25,7 +25,8 @@ struct Size {
     size: usize,
 }
 
-/// Starts a world with every built-in tool and `much`, which returns a long text, and the folder of its artifacts.
+/// Starts a world with every built-in tool and the tool `much`, which returns a long text. Returns the world and the
+/// folder of its artifacts.
 async fn world(setup: Setup) -> (World, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let much = function("much", "Returns a long text.", |_, Size { size }: Size| async move {
@@ -322,7 +323,7 @@ async fn files_are_sent_in_the_form_of_each_protocol() {
             request.contains("song.ogg") && request.contains("cannot be shown here"),
             "{protocol:?}: {request}"
         );
-        // Later requests still contain it.
+        // Later requests still contain the image.
         world.run_prompt("and now?").await;
         assert!(world.request_body(1).to_string().contains(PNG_BASE64), "{protocol:?}");
     }

@@ -1,4 +1,4 @@
-//! Every call of a tool was allowed or denied by somebody, and an event says by whom.
+//! Decisions: every tool call is allowed or denied exactly once, and an event names the decider.
 
 use std::collections::{BTreeMap, HashMap};
 

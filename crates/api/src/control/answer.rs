@@ -35,7 +35,7 @@ pub struct ErrorAnswer<'a> {
 /// Why a tool failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ToolFailure<'a> {
-    /// The protocol's code, and ours where the two differ.
+    /// The protocol's code, and mainspring's own code where the two differ.
     #[serde(flatten)]
     pub code: Code<'a>,
     /// A sentence for people.
@@ -43,7 +43,7 @@ pub struct ToolFailure<'a> {
 }
 
 impl<'a> ErrorAnswer<'a> {
-    /// Builds the answer from one of our codes.
+    /// Builds the answer from one of mainspring's own codes.
     pub fn new(code: &'a str, message: &'a str) -> Self {
         Self { ok: false, error: ToolFailure { code: Code::new(code), message } }
     }

@@ -1,4 +1,4 @@
-//! Error codes: maps ours to those of the protocol.
+//! Error codes: maps our codes, which are mainspring's own, to the codes of the protocol.
 //!
 //! The protocol's codes are a closed list on which hosts base their decisions. Our codes are more specific,
 //! and new ones are added. [`CODE_MAP`] maps each of our codes to a code of the protocol. Where the two
@@ -29,7 +29,7 @@ pub const PROTOCOL_CODES: [&str; 21] = [
     "not_found",
 ];
 
-/// Our codes by the protocol's code. A code in both lists is sent as it is.
+/// Our codes by the protocol's code. A code of ours that the protocol has too is not listed here and is sent as it is.
 pub const CODE_MAP: &[(&str, &[&str])] = &[
     ("authentication", &["login_failed", "model_key_missing", "model_unauthorized"]),
     (
@@ -184,7 +184,7 @@ pub fn protocol_code(code: &str) -> (&'static str, Option<&str>) {
     (known.map_or("unknown", |(theirs, _)| theirs), Some(code))
 }
 
-/// True for a code that is listed here.
+/// True for a code in [`PROTOCOL_CODES`] or [`CODE_MAP`].
 pub fn is_mapped(code: &str) -> bool {
     PROTOCOL_CODES.contains(&code) || CODE_MAP.iter().any(|(_, ours)| ours.contains(&code))
 }

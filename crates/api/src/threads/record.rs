@@ -46,7 +46,7 @@ pub enum ThreadOrigin {
 /// A thread.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct AgentThreadRecord {
-    /// The id: that of the session. Answers to old clients call it `session_id`.
+    /// The id of the thread, which is the id of the session. Answers to old clients name this field `session_id`.
     #[serde(alias = "session_id", alias = "chat_id")]
     pub thread_id: String,
     /// When the thread was created.
@@ -74,7 +74,7 @@ pub struct AgentThreadRecord {
     /// The model profile.
     #[serde(default)]
     pub model_profile: Option<String>,
-    /// The thread that this one was forked from. Answers to old clients call it `forked_from_session_id`.
+    /// The thread that this one was forked from. Answers to old clients name this field `forked_from_session_id`.
     #[serde(default, alias = "forked_from_session_id")]
     pub forked_from_thread_id: Option<String>,
     /// The last message that both threads share.
@@ -110,7 +110,7 @@ pub struct AgentThreadDelta {
     pub messages_by_idx: BTreeMap<usize, AgentMessage>,
     /// The token of the next delta.
     pub continuation_token: String,
-    /// The reader first drops its messages from this index on.
+    /// The index from which on the reader drops its messages before it applies `messages_by_idx`.
     #[serde(default)]
     pub reset_from_message_sequence_num: Option<usize>,
     /// The side that has the turn.
@@ -163,7 +163,7 @@ pub struct ModelProfileResponse {
     pub label: String,
     /// The description for people.
     pub description: String,
-    /// True for the profile of threads that name none.
+    /// True for the profile of threads that name no profile.
     #[serde(default)]
     pub is_default: bool,
 }
@@ -191,7 +191,7 @@ pub struct ErrorEnvelope {
     pub error: ThreadError,
 }
 
-/// An error. The package knows no other fields.
+/// An error. The `roboto` package knows no other fields.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ThreadError {
     /// The name of the exception that the package raises.

@@ -37,7 +37,8 @@ impl<'de> Deserialize<'de> for Timestamp {
     }
 }
 
-/// Parses `YYYY-MM-DDTHH:MM:SS`, with an optional fraction and an optional `Z` or offset. Without one, the time is UTC.
+/// Parses `YYYY-MM-DDTHH:MM`, with optional seconds, fraction, and `Z` or offset. A space may stand for the `T`.
+/// Without an offset, the time is UTC.
 fn parse(text: &str) -> Option<Timestamp> {
     let (date, rest) = text.split_once(['T', ' '])?;
     let mut parts = date.split('-').map(str::parse::<i64>);
@@ -70,7 +71,8 @@ fn offset_minutes(zone: &str) -> Option<i64> {
     Some(sign * (hours * 60 + minutes))
 }
 
-/// Days from 1970-01-01 in the Gregorian calendar. March is the first month, so that a leap day ends its year.
+/// Days from 1970-01-01 in the Gregorian calendar. Years are counted from March, so that a leap day is the last day of
+/// its year.
 fn days_from_epoch(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let (era, of_era) = (year.div_euclid(400), year.rem_euclid(400));

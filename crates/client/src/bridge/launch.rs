@@ -18,11 +18,11 @@ pub struct Launch {
     pub args: Vec<OsString>,
     /// Additional environment variables; they override inherited ones.
     pub env: Vec<(OsString, OsString)>,
-    /// Inherits no variables: the process gets only those of `env`.
+    /// Whether the process inherits no variables and gets only the variables of `env`.
     pub clear_env: bool,
     /// The working folder, where the process looks for its configuration; this process's if `None`.
     pub cwd: Option<PathBuf>,
-    /// The owner of queries that name none; the daemon's default if `None`.
+    /// The owner of queries that name no owner; the daemon's default if `None`.
     pub owner: Option<String>,
     /// The restart policy.
     pub restart: Restart,

@@ -37,7 +37,7 @@ async fn a_refusal_keeps_the_servers_words() {
     assert!(full.is_retryable() && !full.is_gone(), "{full:?}");
 }
 
-/// Answers every connection with these bytes and closes it.
+/// Answers every connection with `bytes` and closes it. Stops when the returned task is dropped.
 async fn answer_with(bytes: &'static str) -> (Client, JoinSet<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let client = Client::over_tcp(&format!("http://{}", listener.local_addr().unwrap()), TOKEN).unwrap();

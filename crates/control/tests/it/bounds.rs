@@ -32,7 +32,7 @@ async fn sessions_are_listed_in_pages_of_bounded_size() {
     let world = World::start().await;
     let mut expected = vec![];
     for number in 0..60 {
-        // All of them have their last activity at the same time.
+        // All sessions have their last activity at the same time.
         let run = world.run(&format!("s{number}"), &format!("say {}", "long ".repeat(900))).await;
         expected.push(json!(run.session));
     }
@@ -90,7 +90,7 @@ async fn artifacts_are_listed_in_pages() {
     names.sort();
     names.dedup();
     assert!(pages.len() > 4 && names.len() == 230, "{} pages, {} names", pages.len(), names.len());
-    // The only one with this role is the oldest.
+    // The only artifact with this role is the oldest artifact.
     let results = json!({"sessionId": run.session, "role": "result"});
     let found = world.call("inspect_agent_artifacts", results).await;
     assert_eq!(found["artifacts"][0]["displayName"], "0.txt", "{found}");

@@ -11,9 +11,9 @@ use crate::{AttemptId, CancelReason, Failure, RetryReason, Time};
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum RunStatus {
-    /// Waiting for a worker or for a retry.
+    /// Waiting for its turn, for a permit or for a retry.
     Queued,
-    /// A worker is being prepared.
+    /// The attempt is being prepared.
     Starting,
     /// The agent is working.
     Running,
@@ -31,7 +31,7 @@ pub enum RunStatus {
     Cancelled,
     /// Exceeded its time limit. Can be retried.
     TimedOut,
-    /// The process that executed it is gone. Can be retried.
+    /// The process that executed the run is gone. Can be retried.
     Orphaned,
 }
 names!(RunStatus {
@@ -62,7 +62,7 @@ impl RunStatus {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(tag = "status", rename_all = "snake_case", rename_all_fields = "camelCase")]
 pub enum RunState {
-    /// Waiting for a worker; after a failure not before `retry_at`.
+    /// Waiting for its turn or for a permit. Does not start before `retry_at`.
     Queued {
         /// The earliest time of the next attempt.
         #[serde(rename = "retryAtMs", skip_serializing_if = "Option::is_none")]

@@ -72,7 +72,7 @@ async fn only_the_processes_of_an_agent_use_its_endpoint() {
     let own = world.start("a", "hang").await;
     world.wait_for_text("a", "hanging").await;
     let line = json!({"type": "tool_use", "callId": "c", "name": "list_agent_sessions", "input": {}});
-    // Neither another agent nor another process of the user.
+    // Neither another agent nor another process of the user can call through the endpoint.
     assert_eq!(world.answer_to("b", &format!("relay-at {socket} {line}")).await.trim(), "closed");
     let mut stranger = UnixStream::connect(&socket).unwrap();
     assert_eq!(std::io::Read::read(&mut stranger, &mut [0]).unwrap(), 0);
@@ -140,7 +140,7 @@ async fn an_agent_that_may_only_answer_starts_nothing_that_acts() {
             "not_found",
         ),
     ] {
-        // A made-up run does not free a call of its own.
+        // A call in the name of a run that does not exist is refused too: it does not escape the limits of its own run.
         for made_up in [None, Some("run_00000000000040008000000000000000")] {
             let mut line = json!({"type": "tool_use", "callId": "c", "name": name, "input": input});
             if let Some(run) = made_up {

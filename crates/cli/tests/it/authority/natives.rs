@@ -1,4 +1,4 @@
-//! Attacks on native sessions: the agent's own, which every adapter with the same command reaches.
+//! Attacks on native sessions: sessions of the agent itself, which every adapter with the same command can resume.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ async fn send_bare(attack: &Attack, key: &str, method: Method, path: &str) -> (u
     (status.as_u16(), answer)
 }
 
-/// The native session of a session of the key's owner.
+/// Returns the id of the native session of a session of the key's owner.
 async fn native_of(attack: &Attack, key: &str, session: &str) -> String {
     let path = format!("/v1/sessions/{session}/bindings");
     let (status, page) = send_bare(attack, key, Method::GET, &path).await;
@@ -52,7 +52,7 @@ async fn a_native_session_of_another_owner_is_not_adopted_through_a_second_adapt
             assert_eq!(status, 400, "{adapter} {spelling:?}: {answer}");
         }
     }
-    // Also after the session is gone, and into a session that exists.
+    // The answer is the same after the other owner's session was deleted, and for an adoption into an existing session.
     let gone = send_bare(&attack, &attack.token(), Method::DELETE, "/v1/sessions/secret").await;
     assert!(gone.0 < 300, "{}", gone.1);
     assert_eq!(adopt(&eve, "twin", &native).await, unknown);
@@ -61,7 +61,7 @@ async fn a_native_session_of_another_owner_is_not_adopted_through_a_second_adapt
     let body = json!({"adapter": "twin", "adapterNativeSessionId": native});
     assert_eq!(attack.with_key(&eve, Method::POST, "/v1/sessions/own/bindings", &body).await, unknown);
 
-    // A native session that her own run opened is hers, also after its session is deleted.
+    // A native session that a run of Eve opened belongs to Eve, also after its session is deleted.
     let body = json!({"prompt": "say hi", "session": {"key": "first"}, "options": {"cwd": work}});
     let request = attack.server.client.post(format!("{}/v1/runs", attack.server.url)).bearer_auth(&eve);
     let ended = send_request(request.header("prefer", "wait=60").json(&body)).await.1;

@@ -47,7 +47,7 @@ impl Shared {
             Reply::Result { text, terminal_status, usage, .. } => {
                 self.end(route, |ids| line::query_result(ids, text.into_owned(), terminal_status, usage));
             }
-            // A tool's answer arrived too late; its query continues.
+            // A tool's answer arrived too late. The query of the tool call continues.
             Reply::Error { call_id: Some(_), .. } => {}
             Reply::Error { code, message, .. } => {
                 self.handle_error(route, line_ids, code.into_specific(), message.into_owned());
@@ -62,7 +62,7 @@ impl Shared {
                 let (methods, auth_url) = (methods.into_owned(), auth_url.map(Cow::into_owned));
                 let event =
                     || QueryEvent::AuthRequired { methods: methods.clone(), auth_url: auth_url.clone() };
-                // A line without a query may concern any of them.
+                // A line that names no query may concern any query.
                 let routes = route.map_or_else(|| lock(&self.state).in_order(), |route| vec![route]);
                 routes.iter().for_each(|route| route.push_event(event()));
                 self.send_notice(Notice::AuthRequired { methods, auth_url });
@@ -89,7 +89,7 @@ impl Shared {
         }
     }
 
-    /// Handles a line that cannot be read. If it ends a query, the query fails: no other end will follow.
+    /// Handles a line that cannot be read. If the line ends a query, the query fails: no other end will follow.
     fn handle_unreadable(&self, line: &[u8]) {
         let start = String::from_utf8_lossy(&line[..line.len().min(200)]).trim_end().to_owned();
         let message = format!("the process wrote {start:?}, which is no line of the protocol");
@@ -109,7 +109,7 @@ impl Shared {
         }
     }
 
-    /// Ends the query, fails the login or reports the refused request that an error is about.
+    /// Handles an error: ends the query, fails the login or reports the refused request that the error is about.
     fn handle_error(&self, route: Option<Arc<Route>>, line_ids: LineIds, code: String, message: String) {
         if route.is_some() {
             return self.end(route, |ids| Err(failed(code, message, ids)));
@@ -135,7 +135,8 @@ impl Shared {
         logins.remove(index)
     }
 
-    /// Returns the only active query, for a tool call that names none.
+    /// Returns the query of a tool call that names no query: the active query, if there is only one. `None` if the call
+    /// has a request id, because no query was found for that id.
     fn only_route(&self, has_request_id: bool) -> Option<Arc<Route>> {
         let state = lock(&self.state);
         let mut routes = state.routes.values();
