@@ -63,7 +63,7 @@ pub struct Options {
     pub aliases: HashMap<String, String>,
     /// The model of queries without one.
     pub model: Option<String>,
-    /// The working directory of queries without one; `None` for that of the adapter.
+    /// The working directory of queries without one; `None` for the adapter's default.
     pub cwd: Option<String>,
     /// Timeout of a tool call, in milliseconds.
     pub tool_timeout_ms: u64,
@@ -169,8 +169,8 @@ impl Jsonl {
         self.0.live.drained().await;
     }
 
-    /// Cancels all live queries: those whose run is queued before the others, so that none starts because another one
-    /// ends. Queries that are not accepted yet end with `shutting_down`.
+    /// Cancels all live queries. Queued runs are cancelled before active ones: the end of an active run would start a
+    /// queued run. Queries that are not accepted yet end with `shutting_down`.
     pub async fn cancel(&self) {
         let shared = &self.0;
         shared.intake.close();

@@ -1,7 +1,8 @@
 //! The link to the server that owns the sessions, which reconnects when the server changes.
 //!
-//! The server is the process that owns the state directory, possibly this one. The owner can change while a host is
-//! connected, without the host noticing: the holder of the [`Keeper`] finds the next server.
+//! The server is the process that owns the state directory, possibly this one. Another process can take over the state
+//! directory while a host is connected. The host does not notice: the holder of the [`Keeper`] supplies the next
+//! server.
 
 use mainspring_client::{Client, Error};
 use tokio::sync::{mpsc, watch};
@@ -31,7 +32,8 @@ struct Server {
 }
 
 impl Link {
-    /// Creates a link to the server of `client`. If it `renews`, the keeper supplies the next server when this one is lost.
+    /// Creates a link to the server of `client`. With `renews`, the keeper supplies the next server when this one is
+    /// lost.
     pub fn new(client: Client, renews: bool) -> (Self, Keeper) {
         let (sender, now) = watch::channel(Server { client, no: 0, renews, is_local: false });
         let (lost, losses) = mpsc::unbounded_channel();
@@ -68,7 +70,8 @@ impl Link {
         self.now.borrow().is_local
     }
 
-    /// Waits for a server after number `no`; false if none will follow.
+    /// Reports that the server with the number `no` is lost, and waits for the next one. Returns false if none will
+    /// follow.
     pub(crate) async fn renewed(&self, no: u64) -> bool {
         let mut now = self.now.clone();
         if now.borrow().no == no && (!now.borrow().renews || self.lost.send(no).is_err()) {

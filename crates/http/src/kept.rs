@@ -33,7 +33,7 @@ impl KeptBody {
         (Body::from_stream(Reader(Arc::clone(&state))), Self(state))
     }
 
-    /// Returns the whole body again; `None` if more than the limit was read.
+    /// Returns the whole body again; `None` if more than the limit was read, or if reading failed.
     pub(super) fn whole(self) -> Option<Body> {
         let mut state = self.0.lock();
         let (read, rest) = (state.read.take()?, state.rest.take());

@@ -126,8 +126,8 @@ async fn create(
     Ok(accepted_response(&accepted, run))
 }
 
-/// Waits for a run as long as the client prefers to. A waiting request counts as a stream; without a place for one more
-/// it is answered at once. The run may come with the position before it, if it was just accepted.
+/// Waits for a run for the time that the client prefers. A waiting request counts as a stream: if no more streams are
+/// allowed, the request is answered at once. `from` is the position before the run, if the run was just accepted.
 pub(super) async fn waited(
     http: &Http,
     caller: &Caller,
@@ -147,7 +147,8 @@ pub(super) async fn waited(
 }
 
 /// Reads how long the client wants to wait: `wait=N` seconds, at most a minute. Other preferences are ignored, as RFC 7240
-/// demands; a wait without a number of seconds is refused, since the client would take the early answer for the late one.
+/// demands. A wait without a number of seconds is refused: the client would mistake an immediate answer for the end of
+/// its wait.
 pub(super) fn preferred_wait(headers: &HeaderMap) -> Result<Option<Duration>, Problem> {
     let texts = headers.get_all("prefer").into_iter().filter_map(|value| value.to_str().ok());
     for part in texts.flat_map(|text| text.split([',', ';'])) {
@@ -162,7 +163,7 @@ pub(super) fn preferred_wait(headers: &HeaderMap) -> Result<Option<Duration>, Pr
                 "the header Prefer: {given:?} is not wait=N with a number of seconds, such as wait=30"
             )));
         }
-        // More digits than a number holds are more than a minute.
+        // A number that is too large for `u64` is more than a minute, too.
         return Ok(Some(Duration::from_secs(seconds.parse::<u64>().unwrap_or(u64::MAX).min(60))));
     }
     Ok(None)

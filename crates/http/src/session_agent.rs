@@ -69,7 +69,7 @@ pub(super) async fn session_agent_set(
     Ok(TaggedSession(http.kernel.session_agent_set(&caller, &by, change, version).await?))
 }
 
-/// Adds a tool that the caller executes to the later runs of a session, or replaces the one of its name
+/// Adds a tool that the caller executes to the later runs of a session, or replaces the tool with the same name
 #[utoipa::path(
     put, path = "/v1/sessions/{session}/tools/{tool}", params(ToolPath), request_body = NewTool,
     responses((status = 200, description = "The session, with all of its tools", body = Session, headers(("ETag" = String)))),

@@ -171,7 +171,7 @@ async fn with_view(
     })
 }
 
-/// Finds the session that has all of these names and passes the query's filters. No names: no session.
+/// Finds the session that has all of these names and passes the query's filters. Finds nothing without names.
 async fn find_by_names(
     http: &Http,
     caller: &Caller,

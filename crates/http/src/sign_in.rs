@@ -215,7 +215,8 @@ fn cookie_name(headers: &HeaderMap) -> String {
     format!("mainspring-page-{}", port.unwrap_or("default"))
 }
 
-/// Combines two texts of hexadecimal digits of the same length by exclusive or; `None` if they are not such texts.
+/// Combines two texts of hexadecimal digits by exclusive or. Returns `None` if a text is empty or has other characters,
+/// or if their lengths differ.
 fn combine(left: &str, right: &str) -> Option<String> {
     let digits = |text: &str| text.chars().map(|digit| digit.to_digit(16)).collect::<Option<Vec<_>>>();
     let (left, right) = (digits(left)?, digits(right)?);

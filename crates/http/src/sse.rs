@@ -25,13 +25,13 @@ const COMMENT: Bytes = Bytes::from_static(b":\n\n");
 
 /// Builds a frame whose data is `value`. A client that reconnects sends `id` as `Last-Event-ID`.
 pub(super) fn frame(value: &impl ToJson, id: Option<&dyn Display>, event: &str) -> Bytes {
-    // JSON has no line breaks.
+    // Serialized JSON is one line, so one `data` field holds it.
     let data = value.to_json().unwrap_or_default();
     let id = id.map(|id| format!("id: {id}\n")).unwrap_or_default();
     Bytes::from(format!("data: {data}\n{id}event: {event}\n\n"))
 }
 
-/// Builds a response of frames, with comments while there is none.
+/// Builds a response of frames. Sends comments while there are no frames.
 pub(super) fn sse_response(kernel: &Kernel, frames: impl Stream<Item = Bytes> + Send + 'static) -> Response {
     let headers = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-cache")];
     let frames =
@@ -74,7 +74,7 @@ impl Stream for KeptAlive {
     }
 }
 
-/// The last frame of a delta that a reader of a session has serialized.
+/// The delta of a session that was serialized last, and its frame.
 #[derive(Debug, Default)]
 pub(super) struct SharedFrame(Mutex<Option<(DeltaKey, Bytes)>>);
 
@@ -88,7 +88,7 @@ struct DeltaKey {
 }
 
 impl SharedFrame {
-    /// Returns the frame of a delta of `session`: the one that another reader has made, if it is the same delta.
+    /// Returns the frame of a delta of `session`. Reuses the last frame if it is of an equal delta.
     pub(super) fn delta(&self, item: &Item, delta: &Delta, session: SessionId) -> Option<Bytes> {
         let (position, bytes) = (delta.position, delta.text.len());
         let key = DeltaKey { position, bytes, message: delta.message, block: delta.block };

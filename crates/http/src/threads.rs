@@ -1,9 +1,8 @@
 //! `/v1/ai`: sessions as threads, for the `roboto` Python package.
 //!
 //! This edge translates: a thread is a session on the adapter `native`, a message that is sent becomes a run, and a
-//! continuation token encodes which messages a client holds. It decides nothing that the kernel decides. Its errors
-//! have the form of that API, so its router has the admission of the other resources beneath a layer that rewrites
-//! problems.
+//! continuation token encodes which messages a client holds. It decides nothing that the kernel decides. Errors have
+//! the form of that API: a layer above the usual admission rewrites problems.
 //!
 //! ```text
 //! threads.rs    routes, caller, envelopes        view.rs    a session as a thread
@@ -51,7 +50,7 @@ pub(super) use views::Views;
 const ADAPTER: &str = "native";
 /// The first version of the API whose clients drop messages when a delta says so.
 const RESETTING_VERSION: &str = "2026-10-02";
-/// The first version of the API that calls a thread a thread.
+/// The first version of the API whose names say `thread` instead of `session`.
 const THREADS_VERSION: &str = "2026-05-20";
 
 /// True for an operation of this edge. The OpenAPI document does not contain them.

@@ -223,7 +223,7 @@ impl Feed {
             // Fails only while the kernel is being dropped.
             let _ = self.dirty.send(self.clone());
         }
-        // Every woken reader takes the lock, and there may be thousands.
+        // Unlocks before waking: every woken reader takes the lock, and there may be thousands.
         drop(guard);
         self.wake.notify_waiters();
         Ok(())
@@ -350,7 +350,8 @@ impl Feed {
     /// Records whether the text of a batch is durable. Text that is not durable is taken again by the next batch.
     pub(crate) fn batch_ended(self: &Arc<Self>, range: &Range<u64>, actor_generation: u64, is_stored: bool) {
         let mut state = self.state.lock();
-        // The session was loaded again from what is stored: the batch was written under an earlier fence, or not at all.
+        // The session was loaded again from the store since the batch was taken: the batch was written under an
+        // earlier fence, or not at all.
         if state.actor_generation != actor_generation {
             return;
         }

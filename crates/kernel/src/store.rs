@@ -82,29 +82,29 @@ pub trait Store: Send + Sync + 'static {
     /// Releases a lease: voids `fence` and frees the memory of the lease. A lease taken since is not affected.
     async fn lease_release(&self, fence: Fence) -> Result<(), StoreError>;
 
-    /// Finds the process that is the home of a session, and only which can take its lease, if several processes share the
-    /// store. A store of one process at a time knows none.
+    /// Finds the home of a session, the only process that can take its lease, if several processes share the store. In
+    /// a store that one process at a time uses, sessions have no home.
     async fn home_find(&self, session: SessionId) -> Result<Option<NodeId>, StoreError> {
         let _ = session;
         Ok(None)
     }
 
-    /// Makes this process the home of a session, unless another one is or this one may not be.
+    /// Makes this process the home of a session, unless another process is its home or this process may not become it.
     async fn home_claim(&self, session: SessionId) -> Result<(), StoreError> {
         let _ = session;
         Ok(())
     }
 
-    /// Makes the process `node` the home of a session that no process has in memory, unless a process other than this one is
-    /// its home. That process has to load the session. Returns whether it is the home now.
+    /// Makes the process `node` the home of a session that no process has in memory, unless a process other than this
+    /// one is its home. `node` then has to load the session. Returns true if `node` is the home now.
     async fn home_assign(&self, session: SessionId, node: NodeId) -> Result<bool, StoreError> {
         let _ = (session, node);
         Ok(false)
     }
 
-    /// Makes the process `node` the home of a session whose lease this process has: voids `fence`. That process has to load
-    /// the session if it `has_work`. Returns false, and changes nothing, if `node` cannot become the home or the lease is
-    /// void.
+    /// Makes the process `node` the home of a session whose lease this process has: voids `fence`. If the session
+    /// `has_work`, `node` has to load it. Returns false, and changes nothing, if `node` cannot become the home or the
+    /// lease is void.
     async fn home_give(&self, fence: Fence, node: NodeId, has_work: bool) -> Result<bool, StoreError> {
         let _ = (fence, node, has_work);
         Ok(false)
@@ -116,8 +116,8 @@ pub trait Store: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Makes the block of this process of an owner's `limit` as large as `wanted`, or as the blocks of the other processes
-    /// that share the store allow. It never becomes smaller. Returns its size.
+    /// Enlarges the block that this process has of an owner's `limit`: up to `wanted`, as far as the blocks of the
+    /// other processes that share the store allow. Never makes the block smaller. Returns its size.
     async fn owner_block_take(
         &self,
         pool: OwnerPool,
@@ -138,7 +138,8 @@ pub trait Store: Send + Sync + 'static {
         Ok(HashMap::new())
     }
 
-    /// Records the blocks of this process, which are not larger than before. Removes those that it neither has nor wants.
+    /// Records the blocks of this process, which are not larger than before. Removes blocks of which the process
+    /// neither holds nor wants anything.
     async fn owner_blocks_write(&self, blocks: &[OwnerBlock]) -> Result<(), StoreError> {
         let _ = blocks;
         Ok(())
@@ -149,13 +150,13 @@ pub trait Store: Send + Sync + 'static {
         Ok(vec![])
     }
 
-    /// Lists the sessions with this process as their home that it has to load because of another process: it has put notes
-    /// into their inbox, or has made this process their home.
+    /// Lists the sessions whose home is this process and that it has to load, because another process has put notes
+    /// into their inbox or has made this process their home.
     async fn inbox_at_home(&self) -> Result<Vec<SessionId>, StoreError> {
         Ok(vec![])
     }
 
-    /// Announces a wait to the other processes that share the store, for as long as this one lives at most.
+    /// Announces a wait to the other processes that share the store. The announcement does not outlive this process.
     async fn wait_announce(&self, wait: &AnnouncedWait) -> Result<(), StoreError> {
         let _ = wait;
         Ok(())
@@ -323,8 +324,8 @@ pub trait Store: Send + Sync + 'static {
     /// the store is open.
     async fn lost_events(&self) -> Result<Vec<LostEvents>, StoreError>;
 
-    /// Lists the latest histories of the store, oldest first: the last one is that of this process. None if the store does
-    /// not outlive the process. They do not change while the store is open.
+    /// Lists the latest histories of the store, oldest first: the last one is that of this process. Empty if the store
+    /// does not outlive the process. The list does not change while the store is open.
     async fn histories(&self) -> Result<Vec<History>, StoreError>;
 
     /// The position of a session's last event before `before`.
@@ -462,7 +463,7 @@ pub trait Store: Send + Sync + 'static {
         limit: usize,
     ) -> Result<Rows<TreeState>, StoreError>;
 
-    /// When the lines of a session's tree were opened, as [`TreeState::order`] counts. Lines without messages are left out.
+    /// Lists the lines of a session's tree that have messages, each with its order, as in [`TreeState::order`].
     async fn line_orders(&self, session: SessionId) -> Result<Vec<(LineId, i64)>, StoreError>;
 
     // Artifacts and the hashes of their bytes.
@@ -510,7 +511,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// Claims bytes for this process, among the processes that share the store: a process stores the bytes of a hash only
     /// while no other one removes them, and the other way round. Returns false if that is not possible now; a claim to store
-    /// waits some time before. After an error the claim may exist. The claims of a process end with its lease.
+    /// first waits for some time. After an error the claim may exist. The claims of a process end with its lease.
     async fn blob_claim(&self, claim: &BlobClaim) -> Result<bool, StoreError> {
         let _ = claim;
         Ok(true)
@@ -543,8 +544,8 @@ pub trait Store: Send + Sync + 'static {
 
     /// Makes `owner` belong to `org`, or to no org, unless it belongs to one already. Returns true if it belongs there.
     ///
-    /// An owner with keys or sessions that nobody has claimed belongs to the org of the oldest of them. Both happen
-    /// atomically: of two orgs that claim an owner at the same time, one gets it.
+    /// An owner that nobody has claimed but that has keys or sessions belongs to the org of the oldest of them. The
+    /// check and the claim are atomic: of two orgs that claim an owner at the same time, one gets it.
     async fn owner_claim(&self, owner: &str, org: Option<&str>, at: Time) -> Result<bool, StoreError>;
 
     /// The org that `owner` belongs to: the one that has claimed it, else that of its oldest key or session.
@@ -569,7 +570,7 @@ pub trait Store: Send + Sync + 'static {
     /// Deletes a version of an owner's agent. Returns false if there is none.
     async fn agent_delete(&self, owner: &str, id: &str, version: u32) -> Result<bool, StoreError>;
 
-    /// Finds a version of an owner's agent; the latest if `version` is none.
+    /// Finds a version of an owner's agent; the latest if `version` is `None`.
     async fn agent_find(
         &self,
         owner: &str,
@@ -604,8 +605,8 @@ pub trait Store: Send + Sync + 'static {
 
     // Goal types.
 
-    /// Stores a goal type of an owner in place of the earlier one of its name, whose time of creation stays. Returns
-    /// false if there was one.
+    /// Stores a goal type of an owner. Replaces an earlier type with the same name, and keeps its time of creation.
+    /// Returns false if there was an earlier type.
     async fn goal_type_write(&self, row: &GoalTypeRow) -> Result<bool, StoreError>;
 
     /// Lists the goal types of an owner by name.
@@ -660,7 +661,7 @@ pub struct OwnerUsage {
     pub artifacts: u64,
 }
 
-/// What a process that shares the store holds and wants of a limit of an owner.
+/// The parts of an owner's limit that one of the processes that share a store holds and wants.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnerBlock {
     /// The limit.

@@ -1,4 +1,5 @@
-//! The command that is run when a person is needed: a run waits, or has failed. It is run again when a wait is resolved.
+//! The command of `on_attention`: run when a person is needed, because a run waits or has failed, and run again when
+//! that wait is resolved.
 
 use std::collections::HashSet;
 use std::process::Stdio;
@@ -17,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause after the events could not be read.
 const STORE_PAUSE: Duration = Duration::from_secs(5);
-/// Characters of the question or error that the command gets.
+/// Maximum characters of the question or error that the command gets.
 const TEXT_CHARS: usize = 300;
 
 /// A notice to a person, for the command.
@@ -63,7 +64,8 @@ async fn follow(kernel: &Kernel, owner: &str, command: &[String]) -> Result<(), 
     }
 }
 
-/// Makes the notice of an event that concerns a person. `reported` holds the open waits that the command was run for.
+/// Makes the notice of an event; `None` if the event needs no person. `reported` holds the open waits that the command
+/// was run for.
 fn notice(body: &Body, reported: &mut HashSet<WaitId>) -> Option<Notice> {
     let shorten = |text: &str| text.chars().take(TEXT_CHARS).collect::<String>();
     let (kind, text) = match body {
@@ -90,7 +92,7 @@ fn notice(body: &Body, reported: &mut HashSet<WaitId>) -> Option<Notice> {
     Some(Notice { kind, text })
 }
 
-/// Runs the command with a title and a text as further arguments, and all data in variables.
+/// Runs the command with the title and the text as its last arguments, and all data in environment variables.
 async fn run(kernel: &Kernel, command: &[String], event: &Event, title: Option<&str>, notice: &Notice) {
     let Some((program, arguments)) = command.split_first() else { return };
     let title = title.unwrap_or("a session");

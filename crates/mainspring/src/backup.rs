@@ -1,5 +1,6 @@
-//! Backups of a state directory and its database: made while processes serve it, and restored into empty ones. The database may
-//! be SQLite or a PostgreSQL on either side; a backup has it as SQLite.
+//! Backups of a state directory and its database. A backup is made while processes serve them, and restored into an
+//! empty state directory and an empty database. The database may be SQLite or PostgreSQL on either side; in a backup it
+//! is SQLite.
 //!
 //! A backup is a folder, or the same files in a tar file:
 //!
@@ -10,9 +11,9 @@
 //! audit/…                  the audit log, as far as it was synced to the disk
 //! ```
 //!
-//! The token, the lock, the socket and provider keys stay where they are. Bytes are copied before the database is, so
-//! that an artifact that is deleted meanwhile is complete in the backup, and then once more for artifacts that were
-//! added meanwhile.
+//! The token, the lock, the socket and provider keys are not in a backup. The bytes of artifacts are copied before the
+//! database, so that an artifact that is deleted meanwhile is complete in the backup, and once more after it, for
+//! artifacts that were added meanwhile.
 //!
 //! Invariant: a backup that has its final name is complete, and so is a restored state directory that has a database.
 
@@ -116,7 +117,7 @@ pub enum BackupError {
     /// There is no database to back up.
     #[error("{} has no data: there is nothing to back up", path.display())]
     Nothing {
-        /// The state directory.
+        /// The state directory, or the address of the PostgreSQL.
         path: PathBuf,
     },
     /// The path is not a backup.

@@ -126,8 +126,8 @@ impl Member {
         }
     }
 
-    /// Returns the servers at work for the placement of new sessions, and the way to them; none for a server that is active
-    /// alone.
+    /// Returns the servers at work, for the placement of new sessions, and the client that reaches them; `None` for a
+    /// server that is active alone.
     pub(crate) fn homes(
         &self,
         config: &Config,
@@ -151,7 +151,7 @@ impl Member {
         Ok(Some(homes.with_leader(move || known.borrow().leader)))
     }
 
-    /// Watches the servers at work; none for a server that is active alone.
+    /// Watches the servers at work; `None` for a server that is active alone.
     pub(crate) fn servers(&self) -> Option<watch::Receiver<Servers>> {
         self.is_spread.then(|| self.servers.subscribe())
     }

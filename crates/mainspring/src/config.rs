@@ -7,9 +7,9 @@
 //! The file is the one named by `--config` or `MAINSPRING_CONFIG`, which must exist; otherwise `./mainspring.toml` if the
 //! user has trusted it; otherwise the user's own, `mainspring/mainspring.toml` in `$XDG_CONFIG_HOME` or `~/.config`.
 //!
-//! Invariants: all inputs come from [`Sources`] and the files it names; every value of every layer is checked, even
-//! if a later layer overrides it; unknown input is an error; input that is not used is named in [`Resolved::ignored`]; all problems are
-//! reported at once.
+//! Invariants: all inputs come from [`Sources`] and the files that it names; every value of every layer is checked,
+//! even if a later layer overrides it; unknown input is an error; input that is not used is named in
+//! [`Resolved::ignored`]; all problems are reported at once.
 
 mod adapters;
 mod error;
@@ -119,8 +119,8 @@ impl Config {
         self.state_dir.join("keys")
     }
 
-    /// Maps the names that hosts and their agents have for runtimes to configured adapters: by the kind of runtime, unless
-    /// an adapter is configured under that name.
+    /// Maps the runtime names that hosts and their agents use to configured adapters of the same kind. A name under
+    /// which an adapter is configured is not mapped.
     pub fn adapter_aliases(&self) -> HashMap<String, String> {
         let of_kind = |kind: &str| {
             let matches = |name: &&String| {
@@ -208,8 +208,8 @@ impl Config {
 }
 
 impl Resolved {
-    /// Lists every setting in the order of the table, then the settings of adapters and owners, then providers, models, prices and
-    /// MCP servers.
+    /// Lists every setting in the order of the table, then the settings of adapters and owners, then providers, models,
+    /// prices, MCP servers and goal types.
     pub fn rows(&self) -> Vec<SettingRow> {
         let origin = |key: &str| self.origins.get(key).cloned().unwrap_or(Origin::Default);
         let mut rows = Vec::new();
@@ -252,7 +252,7 @@ impl Resolved {
         rows
     }
 
-    /// Lists the tables that describe models and tools: key, value and description. Shows no secrets.
+    /// Lists the tables that describe models, tools and goal types: key, value and description. Shows no secrets.
     fn tables(&self) -> Vec<(String, String, &'static str)> {
         let ModelsConfig { providers, models, mcp, prices } = &self.config.models;
         let providers = providers.iter().map(|(name, provider)| {

@@ -3,7 +3,7 @@
 //! This is the only crate that reads the configuration and names a concrete store and adapters.
 //!
 //! A [`Node`] is one running mainspring: it owns a state directory, executes runs and has the [`Kernel`] with all
-//! verbs. [`Node::builder`] takes the parts of an embedder: tools, hooks, adapters, a store.
+//! verbs. [`Node::builder`] takes the parts that an embedder supplies: tools, hooks, adapters, a store.
 //!
 //! # A prompt, followed to its end
 //!

@@ -12,10 +12,10 @@ use mainspring_core::KeyPresence;
 use mainspring_model_server::{ModelServer, Protocol};
 use tokio::sync::OnceCell;
 
-/// The address of the script server: any free port, reachable from this machine only.
+/// The address of the model server: any free port, reachable from this machine only.
 const LISTEN_ADDRESS: &str = "127.0.0.1:0";
 
-/// Calls the script server of this process.
+/// Calls the model server of this process.
 #[derive(Default)]
 pub(crate) struct ScriptedProvider(OnceCell<(ModelServer, GenaiProvider)>);
 

@@ -51,8 +51,8 @@ pub enum StoreCopyError {
     Copy(#[from] CopyError),
 }
 
-/// Copies all data of `from` into `to`. Both must not be in use; `to` must be empty, or an unfinished copy of `from`, which is
-/// continued then.
+/// Copies all data of `from` into `to`. Neither may be in use. `to` must be empty, or an unfinished copy of `from`,
+/// which is then continued.
 pub fn copy(
     config: &Config,
     from: &CopySide,

@@ -206,7 +206,7 @@ impl OutgoingReply {
             }
             Action::Disconnect => {
                 self.stage = Stage::Done;
-                // Flushes the text before: the connection is flushed while the stream is pending.
+                // Lets the connection flush the earlier text: it flushes while the stream is pending.
                 tokio::task::yield_now().await;
                 Some(Err(io::Error::other("disconnected by the script")))
             }

@@ -85,7 +85,7 @@ impl Protocol {
     }
 }
 
-/// The system prompt of a request, in whichever place its protocol has it.
+/// Returns the system prompt of a request, from the fields of all protocols.
 pub(super) fn system_text(body: &Value) -> String {
     let is_system = |message: &&Value| ["system", "developer"].iter().any(|role| message["role"] == *role);
     let lists = [&body["messages"], &body["input"]];

@@ -1,4 +1,4 @@
-//! Prompts as scripts: makes the reply to a request for which no test has queued one.
+//! Prompts as scripts: makes the reply to a request if no reply is queued.
 //!
 //! A script is played in parts. Each part ends with the tools it calls; the next part follows their results.
 
@@ -59,8 +59,8 @@ impl FromIterator<Entry> for Conversation {
 const SYSTEM_SCRIPT: &str = "script: ";
 
 impl Conversation {
-    /// Takes the script from the system prompt, if it has a line `script: …`. The agent then behaves the same for every
-    /// prompt.
+    /// Takes the script from the last line `script: …` of the system prompt, if there is one. The agent then behaves
+    /// the same for every prompt.
     pub(super) fn with_system(self, system: &str) -> Self {
         match system.lines().filter_map(|line| line.trim().strip_prefix(SYSTEM_SCRIPT)).next_back() {
             Some(script) => Self { prompt: script.to_owned(), ..self },

@@ -1,7 +1,7 @@
 //! The time since the machine was started, which all processes of the machine share.
 //!
-//! It never goes back and nobody sets it. Unlike other monotonic clocks it also counts the time for which the machine
-//! was suspended, so it bounds how long a lease can still be valid elsewhere.
+//! This time never goes back and cannot be set. Unlike other monotonic clocks it also counts the time for which the
+//! machine was suspended, so it bounds how long a lease can still be valid elsewhere.
 
 use rustix::time::{ClockId, clock_gettime};
 

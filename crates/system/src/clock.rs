@@ -1,8 +1,8 @@
 //! The clock: the only place that reads wall-clock time or waits for it.
 //!
-//! Its time never goes back. When the system's time is set forward, the clock follows at once. When it is set back, the
-//! clock runs at half speed until the system's time has caught up: deadlines come late by at most their own length, instead
-//! of by the whole step.
+//! The time of a clock never goes back. When the system's time is set forward, the clock follows at once. When it is
+//! set back, the clock runs at half speed until the system's time has caught up: deadlines come late by at most their
+//! own length, instead of by the whole step.
 //!
 //! To wait for a duration, use [`Clock::sleep_for`] or a [`Moment`]: setting the system's time does not affect them.
 //! Wait for a point in time only if it is stored, such as an expiry.
@@ -15,10 +15,10 @@ use mainspring_core::Time;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-/// The longest single sleep until a point in time: the delay until a wait notices that the system's time was set
-/// forward.
+/// The longest single sleep until a point in time. A wait notices at most this much later that the system's time was
+/// set forward.
 const MAX_SLEEP_MS: u64 = 10_000;
-/// The longest single sleep: a day.
+/// The longest single sleep until a moment: a day.
 const FAR_MS: u64 = 86_400_000;
 
 /// Reads the time and waits for it: the system's clock, or one that a test advances.
@@ -208,7 +208,8 @@ async fn system_sleep(millis: u64) {
 mod tests {
     use super::*;
 
-    /// Reads a clock every 10 ms of monotonic time while the system's time is `system`, and returns what it shows.
+    /// Reads a clock every 10 ms of monotonic time while the system's time is `system`. Returns the times that it
+    /// shows.
     fn readings(system: &[i64]) -> Vec<i64> {
         let mut last = Reading { time: Time(system[0]), elapsed_ms: 0 };
         let read = |(at, system): (usize, &i64)| {

@@ -13,7 +13,7 @@ const MAX_MESSAGE_CHARS: usize = 500;
 /// A panic that was contained.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Panic {
-    /// The message of the panic. It may quote data: it belongs into the log, not into an answer.
+    /// The message of the panic. It may quote data, so it is logged and never sent to a caller.
     pub message: String,
 }
 

@@ -14,9 +14,9 @@ use parking_lot::Mutex;
 
 use crate::clock::system_now;
 
-/// The unit of the time in ids is 2 to this power of milliseconds.
+/// Ids count time in units of 2 to the power of this many milliseconds.
 const TIME_UNIT_BITS: u32 = 6;
-/// The random bits of a line, which has 63.
+/// The number of random bits in a [`LineId`], which has 63 bits.
 const LINE_RANDOM_BITS: u32 = 47;
 
 /// Generates ids: at random, or from a seed so that a test can be repeated.
@@ -66,7 +66,7 @@ impl Ids {
 }
 
 impl Ids {
-    /// Returns 16 random bytes after the bits of the time. A seed determines all of them.
+    /// Returns 2 bytes of the time and 14 random bytes. With a seed, the seed determines all 16 bytes.
     fn timed_bytes(&self) -> [u8; 16] {
         let mut bytes = self.bytes();
         if let Some(unit) = self.time_unit() {
@@ -86,7 +86,7 @@ impl Ids {
         }
     }
 
-    /// Returns the bits of the time; none if a seed determines the ids.
+    /// Returns the bits of the time; `None` if a seed determines the ids.
     fn time_unit(&self) -> Option<u16> {
         match &*self.0.lock() {
             // Keeps the low bits, which repeat.

@@ -1,7 +1,8 @@
 //! Time, randomness and spawning: each in one place, each replaceable in a test. Beside them, contained panics and small
 //! files.
 //!
-//! Everything else takes a [`clock::Clock`], [`ids::Ids`] or [`tasks::Tasks`]; `clippy.toml` bans the functions beneath.
+//! Other crates take a [`clock::Clock`], [`ids::Ids`] or [`tasks::Tasks`]; `clippy.toml` bans the functions that these
+//! wrap.
 
 pub mod boot_time;
 pub mod clock;

@@ -91,7 +91,7 @@ impl RelayAgent {
         Self::new(UnixStream::connect(relay).unwrap())
     }
 
-    /// Uses a connection to an endpoint.
+    /// Wraps a connection to an endpoint.
     pub fn new(connection: UnixStream) -> Self {
         Self(BufReader::new(connection))
     }
@@ -170,7 +170,7 @@ pub fn transcript(lines: &[Value]) -> String {
     number_ids(&text.join("\n"))
 }
 
-/// Joins consecutive text deltas into one line.
+/// Joins consecutive text deltas of one query into one line.
 pub fn join_deltas(lines: &[Value]) -> Vec<Value> {
     let mut joined: Vec<Value> = vec![];
     for line in lines {

@@ -134,7 +134,7 @@ impl NodeBuilder {
 }
 
 impl TestNode {
-    /// Builds a node with a store in memory and a manual clock.
+    /// Returns a builder of a node with a store in memory and a manual clock.
     pub fn builder() -> NodeBuilder {
         NodeBuilder {
             options: Options { owner: Some(OWNER.into()), ..Options::default() },
@@ -147,7 +147,7 @@ impl TestNode {
         }
     }
 
-    /// Starts a node as [`TestNode::builder`] describes it.
+    /// Starts a node with the options of [`TestNode::builder`].
     pub async fn start() -> Self {
         Self::builder().start().await
     }
@@ -199,8 +199,8 @@ impl Listening {
     }
 }
 
-/// A file of the test certificates: `ca.pem`, and `cert.pem` and `key.pem` of `one` and `two`, which it has signed for
-/// `localhost` and 127.0.0.1.
+/// Returns the path of a file of the test certificates: `ca.pem`, `one.cert.pem`, `one.key.pem`, `two.cert.pem` or
+/// `two.key.pem`. The CA has signed both certificates, for `localhost` and 127.0.0.1.
 pub fn tls_file(name: &str) -> std::path::PathBuf {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tls").join(name);
     if name.ends_with(".key.pem") {

@@ -66,7 +66,8 @@ struct Following {
     closed: bool,
 }
 
-/// Sends `query` all events of its run until the run ends.
+/// Sends all events of a run to `query`: joins the reader of the session, or becomes a reader and returns once that
+/// reader has no queries left.
 pub(super) async fn follow(shared: &Arc<Shared>, query: Arc<Query>, accepted: AcceptedRun) {
     let AcceptedRun { run, position, replayed, .. } = accepted;
     if replayed && let Some(end) = End::of(&run) {

@@ -43,7 +43,7 @@ struct Waiting {
     end: GivenUp,
 }
 
-/// The end of a query that does not go on.
+/// Ends a query whose login is given up.
 pub(super) struct GivenUp {
     /// The line that ends the query.
     pub(super) last: Vec<u8>,
@@ -52,12 +52,12 @@ pub(super) struct GivenUp {
 }
 
 impl Logins {
-    /// Removes the query: its run goes on, or the query ends.
+    /// Removes a query that no longer waits for a login: its run continues, or the query ends.
     pub(super) fn remove(&self, query: &Query) {
         self.0.lock().waiting.remove(&query.no());
     }
 
-    /// Takes the waiting queries that `matches`.
+    /// Removes and returns the waiting queries for which `matches` is true.
     fn take(&self, matches: impl Fn(&Waiting) -> bool) -> Vec<Waiting> {
         self.0
             .lock()
@@ -163,7 +163,8 @@ pub(super) fn handle(
     });
 }
 
-/// Retries the runs that wait for this login. The server has retried those that failed a short time ago by itself.
+/// Retries the runs that wait for this login. Skips runs that are active again: the server itself retries runs that
+/// failed a short time ago.
 async fn retry_waiting(shared: &Shared, adapter: &str) {
     for waiting in shared.logins.take(|waiting| waiting.query.adapter == adapter) {
         let (owner, run) = (&waiting.query.owner, waiting.run);

@@ -1,7 +1,7 @@
 //! The pipes from and to the host, each with its own thread because pipe I/O blocks.
 //!
-//! Invariants: lines are written atomically; the output queue is limited to [`QUEUE_MAX_BYTES`] bytes, so a host that does not read
-//! blocks the senders instead of using memory.
+//! Invariants: lines are written atomically; the output queue is limited to [`QUEUE_MAX_BYTES`] bytes, so a host that
+//! does not read blocks the senders instead of using memory.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::sync::Arc;

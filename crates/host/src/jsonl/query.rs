@@ -16,7 +16,7 @@ use super::{
 /// The scope of session keys without one.
 pub(super) const SCOPE: &str = "default";
 
-/// Why a query is refused: a stable code and a message.
+/// The refusal of a query: a stable code and a message.
 pub(super) type Refused = (String, String);
 
 /// The session key of queries without a key and a model.
@@ -24,7 +24,7 @@ pub(super) fn default_key(options: &Options) -> &str {
     options.model.as_deref().unwrap_or(SCOPE)
 }
 
-/// Starts a query. Its turn to be accepted is taken before this function returns.
+/// Starts a query. Queries are accepted in the order in which this function was called for them.
 pub(super) fn handle(shared: &Arc<Shared>, envelope: &Envelope, line: Line, permit: OwnedSemaphorePermit) {
     let owner = shared.owner(envelope).to_owned();
     let client = envelope.client.clone().unwrap_or_else(|| DEFAULT_CLIENT_ID.to_owned());

@@ -1,4 +1,4 @@
-//! Finds the positions of runs and messages on a path. Reuses the positions that an earlier view has found.
+//! Finds the numbers of runs and messages on a path, from 0. Reuses the numbers that an earlier view has found.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -7,14 +7,14 @@ use mainspring_core::{MessageId, RunId};
 
 use super::path::{Numbered, Path};
 
-/// The positions that were found, and the runs and messages that are not on the path.
+/// The numbers that were found; `None` for runs and messages that are not on the path.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Places {
     runs: HashMap<RunId, Option<usize>>,
     messages: HashMap<MessageId, Option<usize>>,
 }
 
-/// Finds positions on a path that has the first `kept` messages of an earlier one.
+/// Finds numbers on a path that has the first `kept` messages of an earlier path.
 pub(super) struct PathPlaces<'a> {
     path: &'a Path,
     kept: usize,
@@ -46,7 +46,7 @@ impl<'a> PathPlaces<'a> {
         self.path.len()
     }
 
-    /// Returns all positions that were asked for.
+    /// Returns all numbers that were asked for.
     pub(super) fn into_places(self) -> Places {
         self.found
     }
@@ -60,7 +60,7 @@ fn remembered<K: Eq + Hash>(
     *found.entry(key).or_insert_with(find)
 }
 
-/// Finds the first message for which `is_it` holds. `earlier` is the answer for the earlier path.
+/// Finds the number of the first message for which `is_it` holds. `earlier` is the answer for the earlier path.
 fn place(
     path: &Path,
     kept: usize,

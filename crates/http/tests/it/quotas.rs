@@ -36,7 +36,7 @@ fn endless() -> Body {
     Body::from_stream(stream::pending::<Result<Bytes, Infallible>>())
 }
 
-/// Checks that a response refuses a quota, and whether it says when to try again.
+/// Checks that a request was refused because of a quota, and whether the response says when to try again.
 async fn assert_quota(response: Response, retry_after: bool) {
     let has_header = response.headers().contains_key("retry-after");
     let status = response.status();
@@ -143,7 +143,8 @@ async fn prompts_that_arrive_together_do_not_exceed_a_quota() {
     assert_eq!((count("running"), count("queued"), refused), (1, 3, 8), "{answers:?}");
 }
 
-/// Sends `count` requests at once, waits until `answered` of them are, and returns those and the others.
+/// Sends `count` requests at once and waits for `answered` responses. Returns these and the requests without a
+/// response.
 async fn at_once(
     count: usize,
     answered: usize,
@@ -307,7 +308,7 @@ async fn half_open_connections_make_room_for_an_honest_client_and_a_stream_goes_
     }
     let mut honest = connect(&listening).await;
     assert!(ask(&mut honest, "/health").await.starts_with("HTTP/1.1 200 OK\r\n"));
-    // The oldest ones made room.
+    // The oldest half-open connections were closed to make room.
     for half_open in flood.drain(..42) {
         assert_eq!(closed(half_open).await, "");
     }

@@ -21,7 +21,7 @@ use crate::scheduler::Permit;
 use crate::store::Row;
 
 impl Actor {
-    /// Lets an execution ask, and blocks it until the answer.
+    /// Records a question of an execution, which waits for the answer. If it already waits, the question is queued.
     pub(super) async fn ask(&mut self, by: AttemptId, ask: Ask, holder: AskReply) {
         match self.authority(by) {
             Some(active) if active.status() == RunStatus::Running => {
@@ -35,7 +35,8 @@ impl Actor {
         }
     }
 
-    /// Lets the active run wait: `held` by its execution, or by the store alone.
+    /// Makes the active run wait for an answer. With `held`, its execution holds the wait, otherwise only the store
+    /// does.
     pub(super) async fn wait(&mut self, by: AttemptId, ask: Ask, held: Option<AskReply>) {
         // Boxed to keep the futures of turns that ask nothing small.
         let asked = Box::pin(self.record_wait(by, ask, held.as_ref().map(|holder| holder.lapses))).await;
@@ -180,8 +181,8 @@ impl Actor {
         Ok(())
     }
 
-    /// Lets the execution go on without the questions that it has ended: an open one expires unless it was answered, and
-    /// no worker is needed to continue, because the turn is about to end.
+    /// Removes the questions that the execution has ended. The open question lapses unless it was answered. The
+    /// execution continues without a permit, because its turn is about to end.
     pub(super) async fn end_asking(&mut self, by: AttemptId) {
         let is_ended = |holder: &AskReply| holder.ended.as_ref().is_some_and(CancellationToken::is_cancelled);
         let Some(active) = self.active.as_mut().filter(|active| active.is_held_by(by)) else { return };
@@ -264,8 +265,8 @@ impl Actor {
         }
     }
 
-    /// Applies `command`, with which a waiting run goes on without an answer or without some tool results. Retries until
-    /// that is recorded.
+    /// Applies `command`, with which a waiting run continues without an answer or without some tool results. Retries
+    /// until the commit succeeds.
     async fn lapse(&mut self, command: impl Fn(&Active) -> RunCommand) {
         let mut backoff_ms = INITIAL_BACKOFF_MS;
         while let Some(active) = self.active.as_ref().filter(|_| !self.lifetime.is_over()) {

@@ -21,8 +21,8 @@ pub(crate) struct Written {
 }
 
 impl Written {
-    /// Adds the rows of a commit. Returns none if the path has changed by more than new messages at its end: the adapter
-    /// then reads it from the store.
+    /// Adds the rows of a commit. Returns `None` if the path has changed by more than new messages at its end: the
+    /// adapter then reads the path from the store.
     fn with(mut self: Box<Self>, rows: &[Row]) -> Option<Box<Self>> {
         for row in rows {
             match row {
@@ -48,7 +48,7 @@ struct State {
     /// False once the attempt has lost its authority.
     is_held: bool,
     head: Option<Point>,
-    /// None until an adapter takes it, and when it is not known.
+    /// `None` until an adapter takes the messages and steps for the first time, and when they are not known.
     written: Option<Box<Written>>,
     state_changes: u64,
 }
@@ -60,8 +60,9 @@ impl Progress {
         state.is_held.then_some(state.head)
     }
 
-    /// Returns the end of the run's path, and what the run has written since the last call: none at the first call, and if
-    /// that is not known. `None` if the attempt has lost its authority.
+    /// Returns the end of the run's path, and the messages and steps that the run has written since the last call;
+    /// these are `None` at the first call, and if they are not known. Returns `None` if the attempt has lost its
+    /// authority.
     pub(crate) fn take_written(&self) -> Option<(Option<Point>, Option<Box<Written>>)> {
         let mut state = self.state.lock();
         state.is_held.then(|| (state.head, state.written.replace(Box::default())))

@@ -20,7 +20,7 @@ pub(super) type Hash = [u8; 32];
 /// The hash before the first record.
 pub(super) const START: Hash = [0; 32];
 
-/// A record that is certainly on the disk.
+/// The latest record that was synced to the disk.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Head {
     pub(super) seq: u64,
@@ -41,7 +41,7 @@ impl Head {
         }
     }
 
-    /// Replaces the head of the log durably.
+    /// Replaces the head of the log atomically. A power loss may bring the earlier head back.
     pub(super) fn write(&self, folder: &Path) -> io::Result<()> {
         let part = folder.join("head.json.part");
         let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&part)?;
@@ -97,9 +97,9 @@ pub(super) fn list(folder: &Path) -> io::Result<Vec<LogFile>> {
 /// Appends `record` to `lines`, chained to the record with the hash `before`. Returns its hash.
 pub(super) fn push_line(lines: &mut Vec<u8>, record: &AuditRecord, before: &Hash) -> Hash {
     let start = lines.len();
-    // A record has only text and numbers, and memory takes every write.
+    // Cannot fail: a record has only text and numbers, and is written to memory.
     let _ = serde_json::to_writer(&mut *lines, record);
-    // Without the closing brace.
+    // Removes the closing brace: the hash follows the record within the object.
     lines.pop();
     let hash = chain(before, &lines[start..]);
     lines.extend_from_slice(HASH_FIELD);
@@ -113,7 +113,7 @@ pub(super) fn parse_line(line: &[u8]) -> Option<AuditRecord> {
     serde_json::from_slice(line).ok()
 }
 
-/// Returns the hash that a line states, and whether that is its hash after a record with the hash `before`.
+/// Returns the hash that a line states, and whether it is the hash of the line after a record with the hash `before`.
 pub(super) fn check_line(line: &[u8], before: &Hash) -> Option<(Hash, bool)> {
     let (hashed, tail) = line.split_at_checked(line.len().checked_sub(TAIL_BYTES)?)?;
     let stated = tail.strip_prefix(HASH_FIELD)?.strip_suffix(b"\"}")?;

@@ -1,7 +1,7 @@
-//! Bounds the records that refused and repeated requests make.
+//! Limits the audit records of refusals and of sign-ins.
 //!
-//! A stranger must not fill the disk with refusals, nor push older records out of the log: each place gets a few records,
-//! all strangers together get a few per minute, and the rest is counted.
+//! A stranger, a client without a credential, must not fill the disk with refusals, nor push older records out of the
+//! log: each place gets a few records, all strangers together get a few per minute, and the rest is counted.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -12,24 +12,25 @@ use mainspring_core::{AttemptId, KeyId};
 use crate::clock::Moment;
 use crate::kernel::Caller;
 
-/// Records of refusals of one place without a credential: at once, and milliseconds for each further one.
+/// Recorded refusals of strangers from one place.
 const PLACE: Rate = Rate { burst: 10, interval_ms: 30_000 };
-/// Records of refusals of all places without a credential.
+/// Recorded refusals of all strangers together.
 const STRANGERS: Rate = Rate { burst: 60, interval_ms: 6_000 };
-/// Records of refusals of one credential.
+/// Recorded refusals of one credential.
 const CREDENTIAL: Rate = Rate { burst: 60, interval_ms: 2_000 };
-/// Parties that are remembered.
+/// Maximum entries of each map of the limiter.
 const MAX_PARTIES: usize = 4_096;
-/// Time in which a credential is used from a place without another record of its sign-in.
+/// Minimum time between two recorded sign-ins of one credential from one place.
 const SIGN_IN_INTERVAL_MS: u64 = 15 * 60 * 1_000;
 
+/// Allows `burst` records at once, then one more per `interval_ms`.
 #[derive(Debug, Clone, Copy)]
 struct Rate {
     burst: u64,
     interval_ms: u64,
 }
 
-/// Counts against a [`Rate`]: the moment at which everything admitted so far is used up.
+/// Counts against a [`Rate`]: the moment from which a whole burst is allowed again.
 #[derive(Debug, Clone, Copy)]
 struct Meter(Moment);
 
@@ -147,7 +148,8 @@ impl Limiter {
         None
     }
 
-    /// True if the credential was not used from this place a short time before.
+    /// Returns true, and remembers the sign-in, if no other one of the credential from this place was recorded within
+    /// [`SIGN_IN_INTERVAL_MS`].
     pub(super) fn is_new_sign_in(&mut self, caller: &Caller, from: Option<AuditOrigin>, now: Moment) -> bool {
         let by = (Credential::of_caller(caller), from.into());
         match self.sign_ins.get(&by) {
@@ -160,7 +162,7 @@ impl Limiter {
         }
     }
 
-    /// Takes the numbers of suppressed refusals, by party.
+    /// Returns the numbers of suppressed refusals, by party, and resets them.
     pub(super) fn take_suppressed(&mut self) -> Vec<(AuditActor, u64)> {
         let strangers = (AuditActor::Anonymous {}, std::mem::take(&mut self.strangers_suppressed));
         let by_credential = self

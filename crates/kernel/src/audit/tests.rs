@@ -152,7 +152,7 @@ fn files_are_rotated_by_size_and_old_ones_removed_with_a_record_of_it() {
     assert!(records[0].seq > 1);
     assert!(records.iter().any(|record| record.operation == "audit_prune"));
     assert_eq!(log.findings(), [""; 0]);
-    // One more removed file has no record.
+    // No record tells of the next file that is removed.
     std::fs::remove_file(&log.files()[0]).unwrap();
     assert_eq!(log.findings().len(), 1);
     drop(audit);

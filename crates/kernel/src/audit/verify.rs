@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::files::{self, Hash, Head};
 
-/// Findings after which the rest is not described.
+/// Maximum number of findings; further ones are dropped.
 const MAX_FINDINGS: usize = 100;
 
 /// The result of verifying an audit log.
@@ -23,14 +23,16 @@ pub struct AuditVerified {
 
 /// The records that were read so far.
 struct Chain {
-    /// The hash of each removed file's last record, by its number.
+    /// The hash of the last record of each removed file, by the number of that record.
     pruned: HashMap<u64, Hash>,
-    /// The first record. The hash before it is known once the record of a removal is found.
+    /// The number and the line of the first record. It is checked at the end: a later record of a removed file states
+    /// the hash before it.
     first: Option<(u64, Vec<u8>)>,
     seq: u64,
     hash: Hash,
-    /// The number of the record that the head names, and its hash.
+    /// The number of the record that the head names.
     head_seq: u64,
+    /// The hash that this record states in the log, if it was found.
     at_head: Option<Hash>,
 }
 
@@ -106,7 +108,8 @@ impl Chain {
         }
     }
 
-    /// Checks that the log begins with its first record, or after a removal that it records.
+    /// Checks that the log begins with record 1, or with the record after a removed file, and that the log records the
+    /// removal.
     fn check_start(&self, verified: &mut AuditVerified) {
         let Some((seq, line)) = &self.first else { return };
         let before = match seq {

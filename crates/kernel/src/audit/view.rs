@@ -32,7 +32,7 @@ impl ViewKey {
         let text = match fs::read_to_string(&path) {
             Ok(text) if !text.trim().is_empty() => text,
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-            // An empty file is left by a crash.
+            // A crash can leave an empty file.
             _ => {
                 let secret = Ids::system().secret();
                 let mut options = OpenOptions::new();

@@ -12,13 +12,13 @@ use parking_lot::Mutex;
 use super::files::{self, Hash, Head, LogFile};
 use super::{AuditError, AuditOptions, system_record};
 
-/// Bytes of records that are kept while they cannot be written. Later ones are lost, and counted.
+/// Bytes of records that are kept in memory while they cannot be written. Later records are dropped and counted.
 const MAX_UNWRITTEN_BYTES: usize = 1 << 20;
-/// Bytes at the end of a file that hold its last record. A record is much shorter.
+/// Bytes that are read at the end of a file to find its last record. A record is much shorter.
 const TAIL_BYTES: u64 = 256 << 10;
 const DAY_MS: u64 = 24 * 60 * 60 * 1_000;
 
-/// The end of an audit log.
+/// Appends records to the last file of an audit log.
 #[derive(Debug)]
 pub(super) struct Writer {
     current: LogFile,
@@ -48,8 +48,9 @@ pub(super) struct Failure {
 #[derive(Debug, Default)]
 pub(super) struct Opened {
     pub(super) is_without_head: bool,
-    /// Damage that was found.
+    /// The code of the damage that was found.
     pub(super) code: Option<String>,
+    /// The number of missing records.
     pub(super) count: Option<u64>,
 }
 
@@ -119,7 +120,8 @@ impl Writer {
         self.last_hash = files::push_line(&mut self.unwritten, &record, &self.last_hash);
     }
 
-    /// Writes all lines that are not written yet. A part of a line that was written is continued by the next call.
+    /// Writes all lines that are not written yet. If only a part of a line could be written, the next call writes the
+    /// rest.
     pub(super) fn write(&mut self, file_bytes: u64) {
         while !self.unwritten.is_empty() {
             match (&*self.file).write(&self.unwritten) {
@@ -175,8 +177,8 @@ impl Writer {
     }
 }
 
-/// Writes the pending lines, then syncs the files and the head. Other threads append meanwhile. Returns whether a file
-/// was completed since the last sync.
+/// Writes the pending lines, then syncs the files and the head. Other threads can append during the sync. Returns
+/// whether a file was completed since the last sync.
 pub(super) fn sync(writer: &Mutex<Writer>, options: &AuditOptions, now: Time) -> bool {
     let (files, head, is_new_file) = {
         let mut writer = writer.lock();
@@ -247,7 +249,7 @@ fn is_older(file: &LogFile, days: u64, now: Time) -> bool {
     last.is_some_and(|record| now.since(record.at_ms) > days.saturating_mul(DAY_MS))
 }
 
-/// Reads the number and hash of the last record, if the file has one. Removes a line that was not written to its end.
+/// Reads the number and hash of the last record, if the file has one. Removes an incomplete last line.
 fn read_end(file: &LogFile, opened: &mut Opened) -> Result<Option<(u64, Hash)>, AuditError> {
     let failed = || AuditError::io(&file.path);
     let bytes = file.path.metadata().map_err(failed())?.len();
@@ -272,7 +274,7 @@ fn end_of(line: &[u8]) -> Option<(u64, Hash)> {
     Some((record.seq, files::from_hex(&record.hash)?))
 }
 
-/// Reads the last complete line of a file, and the position after it.
+/// Reads the last complete line of a file, and the byte offset after it.
 pub(super) fn last_record(path: &Path) -> io::Result<Option<(Vec<u8>, u64)>> {
     let mut file = File::open(path)?;
     let bytes = file.metadata()?.len();

@@ -17,8 +17,8 @@ pub trait BlobStore: std::fmt::Debug + Send + Sync + 'static {
     /// Returns the place of the bytes of `hash`, for people.
     fn place(&self, hash: &str) -> String;
 
-    /// Makes the `size` bytes of the file `part` durable as those of `hash`. Replaces bytes that are there, which may be
-    /// damaged. The file may be moved away.
+    /// Stores the `size` bytes of the file `part` durably under `hash`. Replaces stored bytes, because they may be
+    /// damaged. May move the file away.
     async fn put(&self, hash: &str, size: u64, part: &Path) -> Result<(), BlobError>;
 
     /// Opens the bytes of `hash`: all of them, or a range given by offset and length.
@@ -53,7 +53,7 @@ pub enum BlobError {
 }
 
 impl BlobError {
-    /// The error of a reader. One that carries a [`BlobError`] is that error.
+    /// Converts the error of a reader: returns the [`BlobError`] that it carries, else `Damaged`.
     pub(super) fn of_read(error: io::Error) -> Self {
         match error.downcast::<Self>() {
             Ok(error) => error,

@@ -6,12 +6,12 @@ use super::{Caller, Kernel};
 use crate::error::Error;
 use crate::store::{IdPage, IdsOf, SessionRef};
 
-/// Ids that one lookup returns at most. Two are enough to know that a prefix is ambiguous.
+/// Maximum ids that one lookup returns. Two are enough to know that a prefix is ambiguous.
 const FOUND_IDS: usize = 10;
 
 impl Kernel {
-    /// Lists the first ids that begin with `prefix`, of things that the caller may read, or of keys that it manages. A
-    /// message is searched among those that `session` sees.
+    /// Lists the first ids that begin with `prefix`: of resources that the caller may read, or of keys that it manages.
+    /// Messages are searched only among those that `session` sees.
     pub async fn id_find(
         &self,
         caller: &Caller,

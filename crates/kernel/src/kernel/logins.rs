@@ -53,7 +53,7 @@ impl Logins {
             && last.zip(run.completed_at).is_some_and(|(last, end)| last >= end)
     }
 
-    /// Records a successful login. Returns the runs that go on.
+    /// Records a successful login. Returns the runs that it continues: those that failed a short time ago.
     fn succeeded(&self, adapter: &str, now: Time) -> Vec<(SessionId, RunId)> {
         let mut logins = self.0.lock();
         let logins = logins.entry(adapter.to_owned()).or_default();
@@ -75,8 +75,9 @@ impl Kernel {
         Ok(self.shared.adapter(adapter)?.login().map(|login| login.methods()).unwrap_or_default())
     }
 
-    /// Authenticates an adapter's runtime and waits until that is done, possibly for a person. Needs an admin
-    /// without an org, since the login holds for everybody who uses the adapter. Runs that just failed for want of the login go on.
+    /// Authenticates an adapter's runtime and waits until that is done, possibly for a person. Needs an admin without
+    /// an org, since the login holds for everybody who uses the adapter. Retries the runs that failed a short time ago
+    /// because the login was required.
     pub async fn login_create(&self, caller: &Caller, adapter: &str, method: &str) -> Result<(), Error> {
         caller.check_server_admin()?;
         let login = self.shared.adapter(adapter)?.login();

@@ -1,4 +1,5 @@
-//! Moves: a kernel that drains hands its sessions over to other kernels that share the store, and a busy one some of them.
+//! Moves of sessions between kernels that share a store: a kernel that drains hands all of its sessions over, and a
+//! busy kernel hands some idle sessions over.
 //!
 //! ```text
 //! in memory, nothing acts for it ───────────── home_give ──▶ at another kernel, which loads it if it has work
@@ -32,7 +33,7 @@ use crate::store::{ArtifactPage, Loaded};
 
 /// Time between two tries to hand over the sessions that had to stay: other processes may have joined.
 const RETRY_MS: u64 = 500;
-/// Time in which a process has to answer before it gets a session of a busy one.
+/// Time within which a process must answer to get a session of a busy process.
 const ANSWER_MS: u64 = 1_000;
 /// Time after which a process has reported the sessions that it got and still has in memory.
 const REPORTED_MS: u64 = 5_000;
@@ -52,7 +53,8 @@ struct Given {
 }
 
 impl Moves {
-    /// Completes what is known about a process `candidate`.
+    /// Corrects the reported load of a process: adds the sessions that it got from this process and may not have
+    /// reported yet, and marks this process as draining if it is.
     fn corrected(&self, mut candidate: Candidate, here: NodeId, now: Time) -> Candidate {
         let mut given = self.given.lock();
         given.retain(|_, given| now.since(given.at) < REPORTED_MS);
@@ -107,7 +109,7 @@ impl Shared {
         homes.candidates().into_iter().map(|known| self.moves.corrected(known, self.node, now)).collect()
     }
 
-    /// True if another process stays that may take sessions of this one.
+    /// True if there is another process that does not drain and may take sessions of this one.
     fn has_successor(&self) -> bool {
         let servers = self.candidates();
         of_latest_version(&servers).any(|server| server.node != self.node && !server.is_draining)
@@ -174,8 +176,9 @@ impl Shared {
         }
     }
 
-    /// Does the same for a session that has no unfinished runs and nothing on this machine, if the other process answers, and
-    /// ends readers that have come meanwhile. Goes on if the caller gives up.
+    /// Makes another process the home of a session that is not in memory, has no unfinished runs and has no data on
+    /// this machine, if the other process answers. Ends readers that have come meanwhile. Continues if the caller is
+    /// dropped.
     pub(super) async fn hand_over_idle(&self, session: SessionId) -> Result<Option<NodeId>, Error> {
         let shared = self.me.upgrade().ok_or(Error::ShuttingDown)?;
         let moving = self.tasks.spawn(async move {
@@ -211,7 +214,8 @@ impl Shared {
         Ok(!found.items.is_empty() || !found.damaged.is_empty())
     }
 
-    /// True if a process answers soon. One that has just ended is still listed, and would keep the session from everybody.
+    /// True if a process answers soon. A process that has just ended is still listed: with it as their home, sessions
+    /// would not be reachable.
     async fn answers(&self, node: Option<NodeId>) -> bool {
         let Some(node) = node else { return false };
         let Some(peers) = self.peers() else { return true };
@@ -232,7 +236,7 @@ impl Shared {
             self.count_given(to);
             return Ok(Some(to));
         }
-        // It is in memory by now, or has moved already.
+        // The session is in memory by now, or has moved already.
         Ok(self.store.home_find(session).await?.filter(|home| *home != self.node))
     }
 

@@ -73,7 +73,8 @@ impl Kernel {
         Ok(listed)
     }
 
-    /// The latest run of a session that the caller may read, in the order of acceptance.
+    /// Returns the run that was accepted last in a session. Checks no permission: the caller must have read the
+    /// session.
     pub async fn run_latest(&self, session: &Session) -> Result<Option<Run>, Error> {
         Ok(self.shared.store.session_load(session.id).await?.and_then(|loaded| loaded.latest))
     }

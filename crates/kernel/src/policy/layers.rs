@@ -23,7 +23,7 @@ pub struct Layers {
     configured: Vec<Rule>,
     /// The rules of the session.
     session: Vec<Rule>,
-    /// The lists of the runs above, and that of the tools that the run's key may use.
+    /// The lists of the runs above, and the list of the tools that the run's key may use.
     bounds: Vec<Vec<Rule>>,
 }
 
@@ -49,7 +49,7 @@ impl Layers {
         let owner = server.owners.get(&session.owner).into_iter().flatten();
         let denies = otherwise.iter().any(|rule| rule.verdict == Verdict::Deny);
         let holds = |rule: &Rule| !denies || rule.verdict == Verdict::Deny;
-        // Runs of earlier versions have the rules of their parents that deny instead of whole lists.
+        // Runs of earlier versions have only the denying rules of their parents (`denied`) instead of whole lists.
         let bounds = std::iter::once(&run.options.denied).chain(&run.options.bounds);
         let bounds = bounds.filter(|list| !list.is_empty());
         let mut bounds: Vec<Vec<Rule>> =
@@ -69,7 +69,7 @@ impl Layers {
         configured.chain(definition).chain(session).collect()
     }
 
-    /// The lists of the runs above.
+    /// The lists of the runs above, and the list of the run's key.
     pub(super) fn bounds(&self) -> &[Vec<Rule>] {
         &self.bounds
     }
@@ -125,7 +125,7 @@ pub(super) fn deciding_rule<'a>(
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Deciding<'a> {
     pub(super) rule: &'a Rule,
-    /// True for a rule of a run above.
+    /// True for a rule of the bounds: of a run above, or of the run's key.
     pub(super) is_bound: bool,
 }
 

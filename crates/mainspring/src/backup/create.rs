@@ -15,7 +15,7 @@ use super::{
 };
 use crate::config::Config;
 
-/// The number of times that the database is copied, if artifacts are added and deleted while it is.
+/// Maximum copies of the database. A copy is repeated if an artifact that it names was deleted during the backup.
 const MAX_COPIES: u32 = 5;
 const PAGE: usize = 500;
 
@@ -73,7 +73,7 @@ fn collect(config: &Config, source: &Database, draft: &Path, now: Time) -> Resul
     Ok(manifest)
 }
 
-/// Removes copied contents that the copied database does not name, and describes the rest.
+/// Removes copied contents that the copied database does not name, and returns the manifest of the other files.
 fn finish(
     database: &Path,
     draft: &Path,
@@ -181,7 +181,7 @@ fn hashes(view: &SqliteView) -> Result<BTreeMap<String, String>, BackupError> {
     paths(|after| Ok(view.blob_page(after, PAGE)?))
 }
 
-/// Lists the paths of all contents of artifacts, which `page` returns after a hash, with their hashes.
+/// Lists the paths of all contents of artifacts, with their hashes. `page` returns the contents after a hash.
 fn paths(
     page: impl Fn(Option<&str>) -> Result<Vec<(String, u64)>, BackupError>,
 ) -> Result<BTreeMap<String, String>, BackupError> {
@@ -194,8 +194,8 @@ fn paths(
     }
 }
 
-/// Copies the contents of artifacts that are not in `files` yet, and compares them with their hashes. Those in an object
-/// store stay there.
+/// Copies the contents of artifacts that are not in `files` yet, and compares them with their hashes. Does nothing if
+/// the contents are in an object store.
 fn copy_blobs(
     config: &Config,
     hashes: BTreeMap<String, String>,
@@ -232,7 +232,7 @@ fn copy_blobs(
     Ok(())
 }
 
-/// Copies the audit log. Its head is read first, so that the copied files hold at least the records up to it.
+/// Copies the audit log. Its head is read first, so that the copied files hold at least the records up to that head.
 fn copy_audit(
     config: &Config,
     draft: &Path,

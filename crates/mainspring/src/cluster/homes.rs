@@ -1,4 +1,4 @@
-//! Servers at work beside each other: what one of them does when another joins, ends or writes something.
+//! The tasks of a server that works beside others: they react when another server joins, ends or writes something.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,12 +10,12 @@ use mainspring_store::{HomeServer, Homes};
 
 use super::Member;
 
-/// Time between two looks at what other servers have written, if no notice comes.
+/// Time between two reads of the changes of other servers, if no notice arrives.
 const POLL: Duration = Duration::from_secs(1);
-/// Time between two looks because of notices.
+/// Minimum time between two reads that notices cause.
 const NOTICE_PAUSE: Duration = Duration::from_millis(10);
 
-/// Tells the HTTP edge which servers there are, until the kernel stops.
+/// Publishes the servers at work to the HTTP edge, until the kernel stops.
 pub(super) async fn publish(member: Arc<Member>, tasks: Tasks) {
     let mut homes = member.standby.homes();
     loop {
@@ -37,7 +37,7 @@ fn servers(homes: &Homes) -> Servers {
     Servers { addresses: homes.servers.iter().map(address).collect(), leader: homes.leader }
 }
 
-/// Reads what other servers have written, until the kernel stops.
+/// Reads the changes of other servers at each notice and at least every second, until the kernel stops.
 pub(super) async fn hear(member: Arc<Member>, kernel: Kernel) {
     let (mut heard, tasks) = (member.standby.heard(), kernel.tasks().clone());
     loop {
@@ -57,7 +57,7 @@ pub(super) async fn hear(member: Arc<Member>, kernel: Kernel) {
 pub(super) async fn follow(member: Arc<Member>, kernel: Kernel) {
     let (mut homes, tasks) = (member.standby.homes(), kernel.tasks().clone());
     let (mut recovered, mut keys_version) = (0, homes.borrow().keys_version);
-    // The sessions that wait for a server that may execute them, and the servers that were there when they were counted.
+    // The number of sessions that wait for a server that may execute them, and the servers at the time of this count.
     let (mut waiting, mut asked) = (0, vec![]);
     loop {
         let Homes { leader, lost_homes, keys_version: keys_now, servers } = homes.borrow_and_update().clone();

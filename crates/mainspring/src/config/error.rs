@@ -48,7 +48,7 @@ pub enum Problem {
         /// A description of the allowed values.
         allowed: String,
     },
-    /// The configuration of models is inconsistent.
+    /// A table of models, tools or goal types is inconsistent.
     #[error("{key} ({origin}): {reason}")]
     Models {
         /// The key.

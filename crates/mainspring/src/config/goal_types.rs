@@ -13,7 +13,7 @@ use super::error::Problem;
 use super::file::position;
 use super::source::Origin;
 
-/// The table that is read here.
+/// The name of the table.
 pub(super) const GOAL_TABLE: &str = "goal_types";
 
 #[derive(Deserialize)]

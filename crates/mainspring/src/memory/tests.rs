@@ -81,7 +81,7 @@ async fn the_command_decides_about_each_candidate_once() {
         found
     };
     assert_eq!(decisions().await, ["- -", "accepted kept", "rejected known"]);
-    // Only the one without a decision is offered again.
+    // Only the candidate without a decision is offered again.
     decide_all(kernel, &command).await.unwrap_err();
     let inputs = std::fs::read_to_string(folder.path().join("inputs")).unwrap();
     let inputs: Vec<Value> = inputs.lines().map(|line| serde_json::from_str(line).unwrap()).collect();

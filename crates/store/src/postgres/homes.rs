@@ -70,7 +70,7 @@ pub struct HomeServer {
     pub address: String,
 }
 
-/// Joins the group, unless a server that is not of it has the database. Returns whether it has joined.
+/// Joins the group, unless a server outside the group has the database. Returns whether this server has joined.
 pub(super) async fn join(client: &Client, shared: &Shared, seat: &Seat) -> Result<bool, Error> {
     client.batch_execute(&shared.begin()).await?;
     let joined = join_in_transaction(client, shared, seat).await;
@@ -114,8 +114,8 @@ pub(super) async fn replace_earlier(client: &Client, seat: &Seat) -> Result<(), 
     client.execute_typed(&sql, &typed(&[&seat.place, &node])).await.map(drop)
 }
 
-/// Begins a statement that removes the servers of a condition as `gone`, and voids the leases of their sessions: none of
-/// their commits succeeds from then on.
+/// Returns the beginning of a statement that removes the servers that match `condition`, as `gone`, and voids the
+/// leases of their sessions: none of their commits succeeds from then on.
 fn give_up(condition: &str) -> String {
     format!(
         "WITH gone AS (DELETE FROM node_leases WHERE {condition} RETURNING node_id),
@@ -139,7 +139,7 @@ pub(super) async fn drain(client: &Client, seat: &Seat) -> Result<(), Error> {
     client.execute_typed(sql, &typed(&[&node])).await.map(drop)
 }
 
-/// Renews the lease of a server at work, leads if nobody does, and tells which servers there are.
+/// Renews the lease of a server at work, takes the lead if nobody has it, and publishes the known servers.
 pub(super) struct Beacon {
     pub(super) connector: Connector,
     pub(super) shared: Arc<Shared>,
@@ -191,7 +191,8 @@ impl Beacon {
         self.shared.acts_until_ms.load(Ordering::Acquire).saturating_sub(boot_time_ms())
     }
 
-    /// Does what is due. Returns false if another server has taken the lease.
+    /// Renews the lease if that is due, takes or releases the lead, takes over from ended servers, exchanges permits
+    /// and publishes the known servers. Returns false if another server has taken the lease.
     async fn tick(&mut self, known: &mut BTreeSet<NodeId>) -> Result<bool, Error> {
         let client = match self.client.take().filter(|client| !client.is_closed()) {
             Some(client) => client,
@@ -202,7 +203,8 @@ impl Beacon {
             if !self.renew(&client).await? {
                 return Ok(false);
             }
-            // Before anything else that may have to wait. After a pause of the process, the answer comes too late to count.
+            // Extended at once: later statements may have to wait. If the process was paused meanwhile and the lease
+            // has expired, the renewal does not count.
             if self.left_ms() > 0 {
                 self.renewal_at_ms = sent_ms + self.seat.times.renewal_ms();
                 if let Err(error) = self.seat.extend(&self.shared, sent_ms) {
@@ -258,7 +260,7 @@ impl Beacon {
             if !self.is_stepping_down.load(Ordering::Acquire) {
                 return Ok(false);
             }
-            // It was released, and the answer was lost.
+            // The lease of the database was released earlier, and the answer to that was lost.
             self.shared.leads.store(false, Ordering::Release);
         }
         lease::beat(client, &self.seat).await?;

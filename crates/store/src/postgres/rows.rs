@@ -57,7 +57,7 @@ impl PrivateWait {
     }
 }
 
-/// The operations of a commit whose events follow the cursor `before`.
+/// Returns the operations of a commit. `before` is the cursor before its first event.
 pub(super) fn ops(commit: &Commit, before: u64) -> Result<Vec<Op>, StoreError> {
     let last =
         |(index, row): &(usize, &Row)| !commit.rows[index + 1..].iter().any(|later| replaces(later, row));
@@ -336,7 +336,7 @@ fn run_cells(run: &Run, before: u64) -> Result<Vec<Cell>, StoreError> {
     ])
 }
 
-/// Streamed text as a row of the table of chunks, written by the rule of `table`.
+/// Makes the operation that writes streamed text as a chunk. `table` selects the statement.
 pub(super) fn chunk_op(session: SessionId, chunk: &Chunk, table: Table) -> Op {
     let cells = vec![
         id(session.as_bytes()),
@@ -385,7 +385,7 @@ fn binding_cells(binding: &Binding) -> Result<Vec<Cell>, StoreError> {
     ])
 }
 
-/// Checks the claim of a native session, and records its owner unless it has one.
+/// Adds the operations that check the claim of a native session and record its owner, unless it has one.
 fn native_ops(native: &NativeOwner, ops: &mut Vec<Op>) {
     let NativeOwner { adapter, native, owner, claim } = native;
     let key = native_key(native);

@@ -22,11 +22,11 @@ use crate::{Verification, Verified};
 
 mod rules;
 
-/// The most findings of one rule that are named.
+/// Maximum findings of one rule; further ones are dropped.
 const MAX_FINDINGS: usize = 100;
 /// Rows that are looked up at once.
 const LOOKUP: usize = 500;
-/// Columns with the JSON of records that travel as values.
+/// Columns with JSON in tables whose records are read as plain values, not as a type of their own.
 const JSON_COLUMNS: &[&str] = &["body", "payload", "value", "definition", "change", "note", "input"];
 /// Columns that are a part of the record themselves: they cannot differ from it.
 const OWN_COLUMNS: &[&str] = &["body", "fixed", "wait", "private", "summary", "result", "name", "revoked_by"];
@@ -50,7 +50,7 @@ impl PostgresEnd {
         ])
     }
 
-    /// Reads every record, and compares the columns by which it is found with it.
+    /// Reads every record, and compares it with the other columns of its row, by which it is found.
     fn verify_records(&self) -> Result<Verification, CopyError> {
         let (mut checked, mut all) = (0, Findings::default());
         for table in TABLES {
@@ -96,7 +96,7 @@ impl PostgresEnd {
         );
         let mut prompts = vec![];
         self.each("runs", &sql, &mut |row| {
-            // A record that cannot be read is a finding of its own.
+            // `verify_records` reports records that cannot be read.
             let Ok(run) = read::run(row, 0) else { return Ok(()) };
             let is_deleted = get::<&str>(row, RUN_COLUMNS)? == "deleted";
             let attempts: i64 = get(row, RUN_COLUMNS + 1)?;
@@ -284,7 +284,7 @@ fn end_problem(run: &Run, kind: &str, cursor: i64, payload: &str) -> Option<Stri
     })
 }
 
-/// The kind of change that writes the records of a table with a type of their own.
+/// Returns the [`Table`] whose statement writes the rows of `table`, if its records have a type of their own.
 fn written_table(table: &str) -> Option<Table> {
     Some(match table {
         "sessions" => Table::Sessions,
@@ -323,7 +323,7 @@ fn problem(
     if written.is_empty() {
         return Ok(None);
     }
-    // The text of an earlier version may be longer or shorter than what this one would write.
+    // An earlier version may have written the same content in more or fewer bytes than this version.
     let is_content = match &record {
         Record::Message(placed) => get::<&str>(row, 0)?.contains(&to_json(&placed.message.content)?),
         _ => false,

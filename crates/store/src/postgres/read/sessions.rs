@@ -106,7 +106,7 @@ pub(in super::super) async fn live_elsewhere(
     all(&rows, live)
 }
 
-/// Loads a session in one snapshot. `epoch` is that of the lease in force.
+/// Loads a session. `reader` must read one snapshot. `epoch` is the epoch of the session's current lease.
 pub(in super::super) async fn session_load(
     reader: &Reader,
     id: SessionId,
@@ -163,7 +163,7 @@ async fn latest_run(reader: &Reader, id: SessionId) -> Result<Option<Run>, Store
     reader.row(&sql, &[&id.as_bytes().as_slice()]).await?.map(|row| run(&row, 0)).transpose()
 }
 
-/// The session's own lines among those of `points`, in their order.
+/// Reads the lines of `points` that belong to the session, in the order of `points`.
 async fn own_lines(reader: &Reader, id: SessionId, points: Vec<Point>) -> Result<Vec<Line>, StoreError> {
     let wanted: Vec<i64> = points.iter().map(|point| point.line.0).collect();
     let sql = "SELECT line, parent_line, parent_pos, end_pos, abandoned FROM lines

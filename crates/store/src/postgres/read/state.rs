@@ -15,7 +15,8 @@ use super::Reader;
 /// Greater than every cursor.
 const UNBOUNDED: i64 = i64::MAX;
 
-/// A line as state sees it: the session that opened it, and the event up to which state above it is visible.
+/// The parts of a line that decide which state is visible: its parent, the session that opened it, and the event up to
+/// which state above it is visible.
 struct Opened {
     parent: Option<Point>,
     by: SessionId,

@@ -71,7 +71,7 @@ impl Tree {
         placed.point.map_or(placed.message.session == self.session, contains)
     }
 
-    /// The first message of the line `to` if that is a child of `at`.
+    /// The first message of the line `to`, if that line is a child of `at`.
     fn child_start(&self, at: Point, to: LineId) -> Option<Point> {
         let line = self.lines.get(&to)?;
         (line.parent == Some(at)).then(|| line_start(line)).flatten()
@@ -102,7 +102,7 @@ impl Tree {
         (above, above.and_then(cursor), cursor(point).or_else(|| self.next_on_line(point)))
     }
 
-    /// Reads the neighbours of messages and adds them.
+    /// Makes the rows of messages: reads the ids of their parents and of the messages that their cursors lead to.
     async fn rows(&self, reader: &Reader, placed: Vec<PlacedMessage>) -> Result<Vec<TreeRow>, StoreError> {
         let found: Vec<(PlacedMessage, Point, Line)> = placed
             .into_iter()
