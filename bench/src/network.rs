@@ -13,7 +13,7 @@ use mainspring_kernel::clock::Clock;
 use mainspring_kernel::ids::Ids;
 use mainspring_kernel::kernel::{Kernel, NewSession, Options, RunRequest, SessionTarget};
 use mainspring_kernel::store::{SessionRef, Store};
-use mainspring_store::MemoryStore;
+use mainspring_reference_store::MemoryStore;
 use tokio::runtime::Runtime;
 
 use crate::stats::{median, ms};

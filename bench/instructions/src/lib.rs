@@ -15,7 +15,8 @@ use mainspring_kernel::feed::{Item, Subscription};
 use mainspring_kernel::ids::Ids;
 use mainspring_kernel::kernel::{Caller, Kernel, Options, RunRequest, session_ref};
 use mainspring_kernel::store::Store;
-use mainspring_store::{MemoryStore, SqliteOptions, SqliteStore};
+use mainspring_reference_store::MemoryStore;
+use mainspring_store::{SqliteOptions, SqliteStore};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 

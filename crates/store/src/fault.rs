@@ -21,13 +21,13 @@ pub enum Fault {
 impl Fault {
     /// Panics if `injected` holds this fault, and removes it.
     #[track_caller]
-    pub(crate) fn panic_if_in(self, injected: &mut Option<Self>) {
+    pub fn panic_if_in(self, injected: &mut Option<Self>) {
         if injected.take_if(|fault| *fault == self).is_some() {
             panic!("{}", self.message());
         }
     }
 
-    pub(crate) fn message(self) -> String {
+    pub fn message(self) -> String {
         match self {
             Self::CommitFails => "injected: the commit failed".into(),
             Self::OutcomeUnknown => "injected: the outcome is not known".into(),

@@ -1,12 +1,12 @@
 //! The implementations of [`mainspring_kernel::store::Store`].
 //!
-//! [`SqliteStore`] and, with the feature `postgres`, `PostgresStore` are durable. [`MemoryStore`] is the reference that tests
-//! compare them with. With the feature `s3`, `S3Blobs` keeps the bytes of artifacts in an object store. [`StateDir`] locks a state directory for one process. Only this crate contains SQL. It contains no
-//! rules: it stores the rows that the rules of `core` produce.
+//! [`SqliteStore`] and, with the feature `postgres`, `PostgresStore` are durable. With the feature `s3`,
+//! `S3Blobs` keeps the bytes of artifacts in an object store. [`StateDir`] locks a state directory for one process. Only
+//! this crate contains SQL. It contains no rules: it stores the rows that the rules of `core` produce. Tests compare the
+//! stores with the crate `reference_store`.
 
 mod copy;
 mod fault;
-mod memory;
 mod order;
 mod payload;
 #[cfg(feature = "postgres")]
@@ -18,7 +18,6 @@ mod state_dir;
 
 pub use copy::{CopyEnd, CopyError, CopyOptions, CopyReport, CopyStep, CopySteps, copy_discard, store_copy};
 pub use fault::Fault;
-pub use memory::MemoryStore;
 #[cfg(feature = "postgres")]
 pub use postgres::{
     AnnouncedSettings, FeedHolder, HomeServer, Homes, PostgresCheck, PostgresError, PostgresOptions,

@@ -21,7 +21,7 @@ use mainspring_kernel::ids::Ids;
 use mainspring_kernel::kernel::{Caller, CancelOutcome, Retry, RunRequest, session_ref};
 use mainspring_kernel::policy::Permissions;
 use mainspring_kernel::{Kernel, Options};
-use mainspring_store::MemoryStore;
+use mainspring_reference_store::MemoryStore;
 use tempfile::TempDir;
 
 /// An image of four pixels.

@@ -12,7 +12,8 @@ use mainspring_core::{Answer, Body, ClientResult, ClientTool, Run, RunOptions, R
 use mainspring_kernel::kernel::{OnOrphan, RunRequest};
 use mainspring_kernel::store::{ArtifactPage, Store};
 use mainspring_model_server::{Gate, ModelServer, Protocol, Reply};
-use mainspring_store::{MemoryStore, SqliteOptions, SqliteStore};
+use mainspring_reference_store::MemoryStore;
+use mainspring_store::{SqliteOptions, SqliteStore};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};

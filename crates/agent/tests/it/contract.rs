@@ -12,7 +12,7 @@ use mainspring_kernel::adapter::End;
 use mainspring_kernel::kernel::{RunRequest, SessionPatch};
 use mainspring_kernel::store::{SessionRef, Store};
 use mainspring_model_server::{Fault, Gate, Protocol, Reply, Tokens};
-use mainspring_store::MemoryStore;
+use mainspring_reference_store::MemoryStore;
 use parking_lot::Mutex;
 use serde_json::json;
 

@@ -7,7 +7,7 @@ use mainspring_core::{Cost, RunLimits, RunStatus};
 use mainspring_kernel::kernel::{OnOrphan, RunRequest};
 use mainspring_kernel::store::Store;
 use mainspring_model_server::{Gate, ModelServer, Protocol, Reply, Tokens};
-use mainspring_store::MemoryStore;
+use mainspring_reference_store::MemoryStore;
 use serde_json::{Value, json};
 
 use crate::world::{Setup, gated, run_until_crash, within_timeout};

@@ -8,7 +8,7 @@ use mainspring_core::{AgentDefinition, Block, Body, DeclaredGoal, Failure, Route
 use mainspring_kernel::kernel::{NewSession, OnOrphan, RunRequest, SessionTarget, StateOf};
 use mainspring_kernel::store::Store;
 use mainspring_model_server::{Action, Fault, Gate, ModelServer, Protocol, Reply};
-use mainspring_store::MemoryStore;
+use mainspring_reference_store::MemoryStore;
 use serde_json::{Value, json};
 
 use crate::world::{Setup, World, run_until_crash, within_timeout};

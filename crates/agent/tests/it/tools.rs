@@ -14,7 +14,8 @@ use mainspring_core::{
 use mainspring_kernel::kernel::{Caller, OnOrphan, RunRequest};
 use mainspring_kernel::store::Store;
 use mainspring_model_server::{Gate, ModelServer, Protocol, Reply};
-use mainspring_store::{MemoryStore, SqliteOptions, SqliteStore};
+use mainspring_reference_store::MemoryStore;
+use mainspring_store::{SqliteOptions, SqliteStore};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};

@@ -12,7 +12,7 @@ use mainspring_core::{
 use mainspring_kernel::kernel::{NewSession, RunRequest, SessionPatch, SessionStart};
 use mainspring_kernel::store::{SessionRef, Store};
 use mainspring_model_server::{Action, Fault, Gate, Protocol, Reply, Tokens};
-use mainspring_store::MemoryStore;
+use mainspring_reference_store::MemoryStore;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 

@@ -17,7 +17,7 @@ use mainspring_kernel::kernel::{Caller, NewSession, OnOrphan, RunRequest, Sessio
 use mainspring_kernel::store::{SessionRef, Store};
 use mainspring_kernel::{Kernel, Options};
 use mainspring_model_server::{Gate, ModelServer, Protocol};
-use mainspring_store::MemoryStore;
+use mainspring_reference_store::MemoryStore;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;

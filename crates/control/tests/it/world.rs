@@ -20,7 +20,7 @@ use mainspring_kernel::kernel::{Caller, KernelPlane, RunRequest};
 use mainspring_kernel::store::SessionRef;
 use mainspring_kernel::tasks::Tasks;
 use mainspring_kernel::{Kernel, Options};
-use mainspring_store::MemoryStore;
+use mainspring_reference_store::MemoryStore;
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::net::TcpListener;

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use axum::http::{Method, StatusCode};
-use mainspring_store::{Fault, MemoryStore};
+use mainspring_reference_store::MemoryStore;
+use mainspring_store::Fault;
 use mainspring_test_support::TestNode;
 use serde_json::json;
 

@@ -6,7 +6,7 @@ use mainspring_core::{Block, Message, Point, Policy};
 use mainspring_kernel::Options;
 use mainspring_kernel::adapter::{AttemptHandle, End, Record};
 use mainspring_kernel::kernel::RunRequest;
-use mainspring_store::MemoryStore;
+use mainspring_reference_store::MemoryStore;
 
 use crate::puppet::{PuppetBehavior, puppet, puppet_request};
 use crate::world::{Disk, World, every_store, with_timeout};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use mainspring_core::{Cursor, Position};
 use mainspring_kernel::feed::Item;
 use mainspring_kernel::kernel::RunRequest;
-use mainspring_store::MemoryStore;
+use mainspring_reference_store::MemoryStore;
 
 use crate::world::{Disk, World, by_key, read_until, with_timeout};
 

@@ -8,7 +8,7 @@ use mainspring_kernel::Options;
 use mainspring_kernel::adapter::{End, Record};
 use mainspring_kernel::kernel::{Caller, RunRequest, SessionPatch};
 use mainspring_kernel::store::SessionRef;
-use mainspring_store::MemoryStore;
+use mainspring_reference_store::MemoryStore;
 
 use crate::puppet::{PuppetBehavior, puppet, puppet_request};
 use crate::world::{Disk, World, every_store, input, run_ready_tasks, with_timeout};

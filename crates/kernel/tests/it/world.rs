@@ -17,9 +17,8 @@ use mainspring_kernel::ids::Ids;
 use mainspring_kernel::kernel::{Accepted, Caller, MessageTree, RunRequest, Snapshot, TreeQuery};
 use mainspring_kernel::store::{SessionRef, Store};
 use mainspring_kernel::{Error, Kernel, Options};
-use mainspring_store::{
-    Durability, Fault, MemoryStore, PostgresOptions, PostgresStore, SqliteOptions, SqliteStore,
-};
+use mainspring_reference_store::MemoryStore;
+use mainspring_store::{Durability, Fault, PostgresOptions, PostgresStore, SqliteOptions, SqliteStore};
 use serde_json::json;
 use tempfile::TempDir;
 

@@ -9,7 +9,7 @@ use mainspring_core::{Failure, RunStatus};
 use mainspring_kernel::kernel::{Caller, NewSession, RunRequest, SessionTarget};
 use mainspring_kernel::policy::Permissions;
 use mainspring_kernel::store::{SessionRef, Store};
-use mainspring_store::MemoryStore;
+use mainspring_reference_store::MemoryStore;
 
 use crate::agents::agent_options;
 use crate::config::{self, AdapterConfig, AdapterKind, Config};

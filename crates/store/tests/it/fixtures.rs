@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use mainspring_core::*;
 use mainspring_kernel::store::{Commit, Fence, NewEvent, Row, Store, StoreError};
-use mainspring_store::{Fault, MemoryStore, PostgresOptions, PostgresStore, SqliteOptions, SqliteStore};
+use mainspring_reference_store::MemoryStore;
+use mainspring_store::{Fault, PostgresOptions, PostgresStore, SqliteOptions, SqliteStore};
 use serde_json::json;
 use tempfile::TempDir;
 

@@ -9,7 +9,8 @@ use mainspring_kernel::store::{
     ArtifactPage, Chunk, Commit, EndedToolCall, Fence, InboxItem, NewEvent, Note, OpenToolCall, OwnerState,
     Request, Row, RunPage, SessionPage, SessionRef, SessionsOf, StateAt, StatePlace, StateRow, Store,
 };
-use mainspring_store::{MemoryStore, PostgresError, PostgresOptions, PostgresStore, SqliteStore};
+use mainspring_reference_store::MemoryStore;
+use mainspring_store::{PostgresError, PostgresOptions, PostgresStore, SqliteStore};
 use serde_json::json;
 
 use crate::digests::digest as digest_at;

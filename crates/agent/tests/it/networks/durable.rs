@@ -6,7 +6,7 @@ use mainspring_core::{Body, Mode, Route, RunId, RunStatus};
 use mainspring_kernel::kernel::{OnOrphan, RunRequest};
 use mainspring_kernel::store::Store;
 use mainspring_model_server::{Action, Gate, ModelServer, Reply};
-use mainspring_store::MemoryStore;
+use mainspring_reference_store::MemoryStore;
 use serde_json::json;
 
 use super::{as_team, leaked, setup, team};

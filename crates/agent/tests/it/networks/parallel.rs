@@ -6,7 +6,7 @@ use mainspring_core::{Mode, Run, RunStatus, Stage};
 use mainspring_kernel::kernel::{OnOrphan, RunRequest};
 use mainspring_kernel::store::Store;
 use mainspring_model_server::{Action, Fault, Gate, ModelServer, Reply};
-use mainspring_store::MemoryStore;
+use mainspring_reference_store::MemoryStore;
 use serde_json::{Value, json};
 
 use super::{as_team, leaked, setup, team};

@@ -20,10 +20,10 @@ use mainspring_kernel::store::{
     PlacedMessage, Request, Row, RunPage, SessionLine, SessionPage, SessionRef, StateAt, StateHistoryOf,
     Store, StoreError, TreeRow, TreeState, Unfinished, WebhookChange,
 };
+use mainspring_store::Fault;
 use parking_lot::Mutex;
 
 use self::tables::Tables;
-use crate::Fault;
 
 mod agents;
 mod apply;
