@@ -98,7 +98,8 @@ impl Actor {
         Ok((point, placed, line))
     }
 
-    /// Computes the change of the path to the place where a run writes; none if the path ends there already.
+    /// Computes the change of the path to the place where a run writes. None if the path ends there already, or if the
+    /// run writes beneath a root of its own: a session branches only while it is idle, so that line has no cursors yet.
     pub(super) async fn path_change_to(
         &mut self,
         pen: Option<Point>,
