@@ -48,6 +48,9 @@ mod webhooks;
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long an unused connection is kept. Shorter than the server's default for `http.header_ms`, after which the server
+/// closes it: a request on a connection that is being closed may or may not be carried out.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(15);
 /// The largest file of certificates that is read.
 const MAX_FILE_BYTES: u64 = 4 << 20;
 
@@ -120,7 +123,7 @@ impl Client {
         // The process has one TLS provider; the first one installed wins.
         let _ = rustls::crypto::ring::default_provider().install_default();
         // No proxy: the address names the server itself.
-        let http = builder.connect_timeout(CONNECT_TIMEOUT).no_proxy().build();
+        let http = builder.connect_timeout(CONNECT_TIMEOUT).pool_idle_timeout(IDLE_TIMEOUT).no_proxy().build();
         let http = http.map_err(|error| Error::Invalid(format!("no HTTP client: {error}")))?;
         Ok(Self {
             http,

@@ -43,6 +43,9 @@ const NOT_FORWARDED: [HeaderName; 9] = [
     header::EXPECT,
 ];
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long an unused connection is kept. Shorter than the default of `http.header_ms`, after which the other server
+/// closes it: whether a request on a connection that is being closed was carried out is unknown.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// How a server forwards.
 #[derive(Debug, Clone, Default)]
@@ -88,6 +91,7 @@ pub(super) fn client(options: &ForwardOptions) -> Result<reqwest::Client, String
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut client = reqwest::Client::builder()
         .connect_timeout(CONNECT_TIMEOUT)
+        .pool_idle_timeout(IDLE_TIMEOUT)
         .redirect(reqwest::redirect::Policy::none())
         .tcp_nodelay(true)
         .no_proxy();
