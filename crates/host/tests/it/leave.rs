@@ -74,12 +74,12 @@ fn a_query_goes_on_when_another_server_takes_over() {
     let server = Server::start();
     let first = server.runtime.block_on(server.node.listen());
     let client = Client::over_tcp(&first.url(), TOKEN).unwrap();
-    let mut host = Host::through(&server, client, |_| {});
+    let (mut host, mut keeper) = Host::through(&server, client, |_| {});
     host.query("r", "k", "say before; hang");
     host.receive_until(|line| line["type"] == "text_delta");
     drop(first);
-    server.runtime.block_on(host.keeper.lost());
-    host.keeper.found(server.client(), true);
+    server.runtime.block_on(keeper.lost());
+    keeper.found(server.client(), true);
     host.query("next", "other", "say after");
     assert_eq!(host.receive_end("next")["text"], "after\n");
     host.send(&json!({"type": "interrupt", "protocolVersion": 2, "requestId": "r", "clientId": "test"}));
@@ -93,11 +93,11 @@ fn a_host_whose_server_is_gone_for_good_is_told_so() {
     let server = Server::start();
     let first = server.runtime.block_on(server.node.listen());
     let client = Client::over_tcp(&first.url(), TOKEN).unwrap();
-    let mut host = Host::through(&server, client, |_| {});
+    let (mut host, mut keeper) = Host::through(&server, client, |_| {});
     drop(first);
     host.query("r", "k", "say never");
-    server.runtime.block_on(host.keeper.lost());
-    host.keeper.give_up();
+    server.runtime.block_on(keeper.lost());
+    keeper.give_up();
     let end = host.receive_end("r");
     assert_eq!((&end["type"], &end["code"]), (&json!("error"), &json!("transport_interruption")), "{end}");
     // The query found no server, or used an old connection that was closing.

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use mainspring_http::HttpLimits;
 use mainspring_test_support::Rng;
 use mainspring_test_support::jsonl::is_end;
 use serde_json::{Value, json};
@@ -25,10 +26,20 @@ struct QueryState {
 
 #[test]
 fn lines_of_four_clients_with_two_hundred_queries_each_are_never_mixed() {
+    answer_queries(HttpLimits::default());
+}
+
+#[test]
+fn no_query_is_lost_when_the_server_closes_idle_connections_at_once() {
+    answer_queries(HttpLimits { header_ms: 3, ..HttpLimits::default() });
+}
+
+/// Checks the lines of four clients whose queries are interrupted at random.
+fn answer_queries(limits: HttpLimits) {
     let seed = u64::from(std::process::id()) | 1 << 40;
     eprintln!("seed {seed}");
     let mut rng = Rng::new(seed);
-    let server = Server::with(|node| node.sqlite());
+    let server = Server::with(|node| node.sqlite().limits(limits));
     let _shown = ShownOnPanic(server.clone());
     let mut host = Host::of(&server);
     let mut queries: BTreeMap<(String, String), QueryState> = BTreeMap::new();

@@ -78,7 +78,6 @@ impl Server {
 /// A host and the part of the server that speaks with it.
 pub(crate) struct Host {
     pub(crate) server: Arc<Server>,
-    pub(crate) keeper: Keeper,
     pipes: HostPipes<PipeWriter, Output>,
     served: JoinHandle<Disconnect>,
 }
@@ -108,12 +107,25 @@ impl Host {
         Self::with(server, |_| {})
     }
 
+    /// Connects a host to a server. As in the program, a broken connection is made again.
     pub(crate) fn with(server: &Arc<Server>, change: impl FnOnce(&mut Options)) -> Self {
-        Self::through(server, server.client_of(DEFAULT_OWNER), change)
+        let (host, mut keeper) = Self::through(server, server.client(), change);
+        let client = server.client();
+        server.runtime.spawn(async move {
+            loop {
+                keeper.lost().await;
+                keeper.found(client.clone(), true);
+            }
+        });
+        host
     }
 
-    /// Connects a host to a server through this client.
-    pub(crate) fn through(server: &Arc<Server>, client: Client, change: impl FnOnce(&mut Options)) -> Self {
+    /// Connects a host to a server through this client. The test supplies the next server with the keeper.
+    pub(crate) fn through(
+        server: &Arc<Server>,
+        client: Client,
+        change: impl FnOnce(&mut Options),
+    ) -> (Self, Keeper) {
         let ((input, to_server), (from_server, output)) = (io::pipe().unwrap(), io::pipe().unwrap());
         let mut options = Options {
             owner: DEFAULT_OWNER.into(),
@@ -143,12 +155,11 @@ impl Host {
         });
         let mut host = Self {
             server: server.clone(),
-            keeper,
             pipes: HostPipes::new(to_server, Output(from_server)),
             served,
         };
         host.receive_init();
-        host
+        (host, keeper)
     }
 
     /// Closes the input and returns the remaining lines.
