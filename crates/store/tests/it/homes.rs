@@ -382,7 +382,13 @@ async fn permits_of_all_servers_follow_the_demand_and_end_with_their_server() {
     sees(&first, |homes| homes.leader == Some(node(1)) && homes.servers.len() == 2).await;
     let (a, b) = (share_four(&first), share_four(&second));
     let reaches = async |work: &watch::Sender<Work>, size: usize| {
-        work.subscribe().wait_for(|work| work.size == size).await.unwrap();
+        let mut work = work.subscribe();
+        tokio::select! {
+            work = work.wait_for(|work| work.size == size) => drop(work.unwrap()),
+            // Without their leases the servers exchange nothing.
+            () = first.lost() => panic!("the first server lost its lease: did this machine stall?"),
+            () = second.lost() => panic!("the second server lost its lease: did this machine stall?"),
+        }
     };
     // Without demand they are divided evenly.
     tokio::join!(reaches(&a, 2), reaches(&b, 2));
