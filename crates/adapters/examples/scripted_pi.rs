@@ -1,7 +1,8 @@
 //! A scripted pi for tests: it speaks pi's RPC mode and executes its prompts as commands.
 //!
-//! `scripted_pi FOLDER [BEHAVIOUR] …`. A session is a file in the folder that holds its prompts, written when the first
-//! answer is complete. A prompt is a list of commands separated by semicolons; everything else is echoed.
+//! `scripted_pi FOLDER [BEHAVIOUR] …`. A session is a file in the folder with one prompt per line. The file is made
+//! when the first answer is complete. A prompt is a list of commands separated by semicolons; an unknown command is
+//! echoed.
 //!
 //! | behaviour | effect |
 //! |---|---|
@@ -43,7 +44,7 @@ struct Session {
     id: String,
     file: Option<PathBuf>,
     prompts: Vec<String>,
-    /// Whether another process opened it.
+    /// Whether the session was read from its file.
     is_resumed: bool,
 }
 
@@ -169,7 +170,7 @@ impl Agent {
         let message = record["message"].as_str().unwrap().to_owned();
         let script = message.rsplit("\n\n").next().unwrap().to_owned();
         if let Some(text) = script.strip_prefix('/') {
-            // An extension handles it.
+            // An extension handles the command.
             self.say_apart(text);
             return respond(record, Ok(Value::Null));
         }

@@ -20,7 +20,8 @@ pub struct Capabilities {
     pub acknowledges_cancellation: bool,
     /// A live binding needs a worker of its own.
     pub requires_pinned_worker: bool,
-    /// Its agents have no process of their own: `max_in_process_runs` limits its active runs, and `max_workers` does not.
+    /// The adapter's agents have no process of their own: `max_in_process_runs` limits its active runs, and
+    /// `max_workers` does not.
     #[serde(default)]
     pub in_process: bool,
     /// The model can be changed between runs.
@@ -29,8 +30,8 @@ pub struct Capabilities {
     pub supports_artifact_emission: bool,
     /// Runs use tools.
     pub supports_tools: bool,
-    /// The agents call no tools but those that the key of a run lists. A key with such a list uses no adapter with tools
-    /// that lacks this.
+    /// The agents call only the tools that the key of a run lists. A key with a list of tools cannot use an adapter
+    /// that has tools but lacks this capability.
     #[serde(default)]
     pub limits_tools: bool,
     /// Runs can call tools that their caller declares and executes.
@@ -57,14 +58,15 @@ pub struct Capabilities {
     /// The processes of its agents that are certain to have ended after a cancellation. Absent if it starts no agents.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub supervision: Option<Supervision>,
-    /// Why no agent of the adapter can start now, as far as that is known without starting one, for instance because its
-    /// program does not exist. Absent if nothing is known against it.
+    /// Why no agent of the adapter can start now, as far as that is known without starting one, for instance because
+    /// its program does not exist. Absent if nothing is known against it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unavailable: Option<String>,
 }
 
 impl Capabilities {
-    /// Describes an adapter without native sessions and without any optional capability; a restart orphans its attempts.
+    /// Describes an adapter without native sessions and without any optional capability. A restart orphans its
+    /// attempts.
     pub fn minimal(adapter: impl Into<String>) -> Self {
         Self {
             adapter: adapter.into(),
@@ -104,8 +106,8 @@ pub enum RestartBehavior {
     ProcessLocalBindingsStale,
     /// There are no native sessions; running attempts are orphaned.
     AttemptsOrphaned,
-    /// There are no native sessions; a retry continues from the last message and settles the tool calls that the earlier
-    /// attempt left open.
+    /// There are no native sessions; a retry continues from the last message and settles the tool calls that the
+    /// earlier attempt left open.
     ResumesFromMessages,
 }
 
@@ -127,8 +129,8 @@ pub struct Health {
     pub status: String,
     /// The server's version.
     pub version: String,
-    /// Sessions in whose work the server has failed since it started, and which have not worked since. Only for an admin of
-    /// the server who sends a credential; at most 100.
+    /// Sessions in whose work the server has failed since it started, and which have not worked since. Only for an
+    /// admin of the server who sends a credential; at most 100.
     #[serde(default, rename = "failedSessions", skip_serializing_if = "Vec::is_empty")]
     pub failed_sessions: Vec<FailedSession>,
 }
@@ -146,6 +148,6 @@ pub struct FailedSession {
     pub message: String,
     /// Failures in a row.
     pub failures: u32,
-    /// When it failed last.
+    /// When the session failed last.
     pub failed_at: Time,
 }

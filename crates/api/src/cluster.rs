@@ -12,7 +12,8 @@ pub struct Cluster {
     pub servers: Vec<ClusterServer>,
     /// How often a server took over from one that had not handed over.
     pub takeovers: u64,
-    /// Milliseconds for which the active server has the database if it does not renew its lease; absent without a cluster.
+    /// Milliseconds for which the active server has the database if it does not renew its lease; absent without a
+    /// cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_left_ms: Option<u64>,
     /// The sessions with unfinished runs that wait because no server has their labels.
@@ -62,8 +63,8 @@ pub struct ClusterServer {
     /// The labels of the server, which sessions may need.
     #[serde(default)]
     pub labels: Vec<String>,
-    /// The groups of settings in which the server differs from the active one, such as `models`. They have to be the same on
-    /// all servers.
+    /// The groups of settings in which the server differs from the active one, such as `models`. They have to be the
+    /// same on all servers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub differs: Vec<String>,
     /// The runs whose agent is a process that the server may execute at this moment, if all servers share a limit.

@@ -84,7 +84,7 @@ impl LocalServer {
     }
 }
 
-/// Waits until a `serve` claims the state directory and no run is active, then closes the node.
+/// Waits until a `serve` claims the state directory and this process has no work, then closes the node.
 async fn hand_over_when_claimed(parts: Arc<Mutex<Option<(Node, Server)>>>, state_dir: PathBuf) {
     let clock = Clock::system();
     loop {
@@ -96,7 +96,7 @@ async fn hand_over_when_claimed(parts: Arc<Mutex<Option<(Node, Server)>>>, state
         let mut parts = parts.lock().await;
         let Some((node, server)) = parts.as_ref() else { return };
         let work = *node.kernel().work().borrow();
-        // An agent's process may also hold a run that waits for a person.
+        // A run that waits for a person is neither active nor queued, but its agent's process may hold it.
         if work.active + work.queued + node.busy_agents() > 0 {
             continue;
         }

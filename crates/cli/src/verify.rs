@@ -26,7 +26,7 @@ pub(super) struct VerifiedPart {
     part: &'static str,
     /// Pages, rows or contents that were compared.
     checked: u64,
-    /// Rows of versions without checksums.
+    /// Rows without a checksum: an earlier version wrote them.
     unknown: u64,
     pub(super) findings: Vec<String>,
 }
@@ -110,7 +110,7 @@ pub(super) fn contents(view: &SqliteView) -> Result<Contents, CliError> {
     all_pages(|after| view.blob_page(after, PAGE))
 }
 
-/// Contents that are read at once.
+/// The number of contents that are read at once.
 const PAGE: usize = 500;
 
 fn all_pages(page: impl Fn(Option<&str>) -> Result<Contents, StoreError>) -> Result<Contents, CliError> {

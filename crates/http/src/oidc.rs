@@ -1,11 +1,12 @@
 //! OIDC: bearer tokens of an identity provider, beside API keys.
 //!
-//! A token is a JWT that the issuer has signed for this server's audience. Its claims name the owner, the org and the role
-//! of the caller. The issuer's keys come from its discovery document and are kept; an unknown key is looked up again, at
-//! most once in some seconds. While the issuer does not answer, the keys that are known stay in use.
+//! A token is a JWT that the issuer has signed for this server's audience. Its claims name the owner, the org and the
+//! role of the caller. The issuer's keys come from its discovery document and are cached. A token with an unknown key
+//! makes the server read them again, at most once in some seconds. While the issuer does not answer, the cached keys
+//! stay in use.
 //!
-//! Signatures are verified with `ring`, which TLS uses as well: a library for JWTs would bring a second implementation of
-//! the same cryptography.
+//! Signatures are verified with `ring`, which TLS uses as well: a library for JWTs would bring a second implementation
+//! of the same cryptography.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -23,7 +24,7 @@ mod jwt;
 use fetch::Issuer;
 use jwt::Token;
 
-/// Owners whose org is known to be that of their tokens; more are checked again.
+/// The maximum number of checked pairs of owner and org. When it is reached, all are dropped and checked again.
 const MAX_KNOWN_OWNERS: usize = 10_000;
 
 /// How tokens of an identity provider are accepted.
@@ -100,7 +101,7 @@ fn invalid<T>(reason: impl Into<String>) -> Result<T, Refusal> {
 }
 
 impl Oidc {
-    /// Accepts tokens as `config` says; `None` if it names no issuer. An error says why the issuer cannot be asked.
+    /// Accepts tokens as `config` says; `None` if it names no issuer. An error says why `config` cannot be used.
     pub fn new(config: OidcConfig) -> Result<Option<Self>, String> {
         let Some(issuer) = &config.issuer else { return Ok(None) };
         let issuer = Issuer::new(issuer, config.ca.as_deref())?;
@@ -201,7 +202,7 @@ impl Oidc {
         Ok((owner.clone(), org, role))
     }
 
-    /// Claims the owner for the org on its first token, and refuses it if it belongs elsewhere.
+    /// Claims the owner for the org on its first token. Refuses an owner that belongs to another org.
     async fn check_owner(&self, kernel: &Kernel, owner: &str, org: Option<&str>) -> Result<(), Refusal> {
         let pair = (owner.to_owned(), org.map(str::to_owned));
         if self.owners.lock().contains(&pair) {

@@ -15,10 +15,12 @@ use serde_json::Value;
 
 use super::tables::Tables;
 
-/// The session that opened a line, and the last event before the line was opened.
+/// The session that opened a line, and the point in the order of events at which the line was opened.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LineOrigin {
     pub(super) session: SessionId,
+    /// The number of the last event before the line was opened. For the line of a fork on an inherited line: before the
+    /// fork was created.
     pub(super) seq: i64,
 }
 
@@ -26,7 +28,7 @@ pub(super) struct LineOrigin {
 #[derive(Debug, Clone)]
 pub(super) struct StateRecord {
     pub(super) session: SessionId,
-    /// The last event before the row.
+    /// The number of the last event before the row.
     pub(super) seq: i64,
     pub(super) at: Option<Point>,
     pub(super) aside: bool,
@@ -92,7 +94,7 @@ impl Tables {
         moved.for_each(|record| record.at = Some(Point { pos, ..from }));
     }
 
-    /// Returns the rows visible from a point, nearest first. See `Segment` of the durable store for the bounds.
+    /// Returns the rows visible from a point, nearest first. `Segment` of the durable stores explains the bounds.
     fn visible_state(&self, session: SessionId, at: Option<Point>) -> Result<Vec<&StateRecord>, StoreError> {
         let (mut next, mut owner, mut bound) = (at, session, i64::MAX);
         let (mut child_owner, mut child_bound) = (session, i64::MAX);
@@ -271,7 +273,8 @@ impl Tables {
         all.any(|artifact| artifact.content_hash.as_deref() == Some(hash))
     }
 
-    /// Removes state that purged sessions wrote on lines of other sessions, unless their own lines are still read.
+    /// Removes state on lines that are gone. Also removes state that purged sessions wrote before the first message or
+    /// on lines of other sessions, unless their own lines are still read.
     pub(super) fn away_state_purge(&mut self) {
         let Self { sessions, lines, line_origins, session_states, .. } = self;
         line_origins.retain(|id, _| lines.iter().any(|(_, line)| line.id == *id));

@@ -1,4 +1,4 @@
-//! API keys.
+//! API keys, the orgs of owners, and the owners of native sessions.
 
 use mainspring_core::binding::native_key;
 use mainspring_core::{ApiKey, SessionStatus};

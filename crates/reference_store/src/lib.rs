@@ -1,7 +1,7 @@
 //! The reference store: in memory, and simple enough to be verified by reading.
 //!
-//! A commit is applied to a copy of all tables, which is checked and then replaces the original. This is slow on purpose:
-//! tests compare the durable store with it, and tests of the kernel use it.
+//! A commit is applied to a copy of all tables, which is checked and then replaces the original. This is slow on
+//! purpose. Tests compare the durable stores with this store, and tests of the kernel use it.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -86,7 +86,7 @@ impl MemoryStore {
         self.inner.lock().is_full = is_full;
     }
 
-    /// Injects `fault` into the next commit.
+    /// Injects `fault` into the next write, or into the next load of a session if it is [`Fault::LoadPanics`].
     #[doc(hidden)]
     pub fn inject_fault(&self, fault: Fault) {
         self.inner.lock().fault = Some(fault);

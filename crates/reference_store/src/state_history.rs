@@ -7,7 +7,7 @@ use mainspring_kernel::store::StateHistoryOf;
 use super::tables::Tables;
 
 impl Tables {
-    /// Adds a change, and drops the oldest ones of its key that are too many.
+    /// Adds a change, and drops the oldest changes of its key beyond [`HISTORY_CHANGES`].
     pub(super) fn state_change_apply(&mut self, of: &StateHistoryOf, change: StateChange) {
         let changes = self.state_history.entry((of.place(), change.key.clone())).or_default();
         changes.insert(change.version, change);
@@ -49,7 +49,7 @@ impl Tables {
         changes
     }
 
-    /// Removes the history of a session that is gone, and of its runs.
+    /// Removes the history of `session`, and of runs that are gone.
     pub(super) fn state_history_purge(&mut self, session: SessionId) {
         let Self { state_history, runs, .. } = self;
         let place = session.to_string();

@@ -19,7 +19,8 @@ impl Tables {
         Ok(all.filter_map(|line| Some((line, self.line_origins.get(&line)?.seq))).collect())
     }
 
-    /// Lists the rows by key and version. `SqliteStore` explains which inherited rows are listed.
+    /// Lists the rows by key and version. `store/src/sqlite/read/tree_state.rs` explains which inherited rows are
+    /// listed.
     pub(super) fn tree_state(
         &self,
         session: SessionId,
@@ -43,7 +44,7 @@ impl Tables {
             };
             let opener = self.line_origins.get(&at.line)?.session;
             if record.session == session {
-                // A session that writes on an inherited line writes for all of its own lines.
+                // State that a session writes on an inherited line applies to all of its own lines.
                 return Some(if opener == session { record.seq } else { record.seq.min(created) });
             }
             let (last, owner, (child, child_opened)) = inherited.get(&at.line)?;

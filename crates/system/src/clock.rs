@@ -27,7 +27,8 @@ pub struct Clock(Arc<Source>);
 
 #[derive(Debug)]
 enum Source {
-    /// Holds the creation time of the clock, its last reading, and by how much a test has set the system's time.
+    /// Holds the creation time of the clock, its last reading, and the milliseconds that a test adds to the
+    /// system's time.
     System(Instant, Mutex<Reading>, AtomicI64),
     Manual(watch::Sender<ManualReading>),
 }
@@ -144,8 +145,8 @@ impl Clock {
         }
     }
 
-    /// Behaves as if the system's time was set forward or back by `millis`. A manual clock is set forward only, since no
-    /// clock goes back.
+    /// Behaves as if the system's time was set forward or back by `millis`. A manual clock is set forward only, since
+    /// no clock goes back.
     #[doc(hidden)]
     pub fn set_system_time(&self, millis: i64) {
         match &*self.0 {

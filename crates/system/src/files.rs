@@ -1,5 +1,5 @@
-//! Reading small files that a configuration names: regular files of a bounded size, so that a device, a pipe or a huge file
-//! neither fills the memory nor blocks the start.
+//! Reading small files that a configuration names: regular files of a bounded size, so that a device, a pipe or a huge
+//! file neither fills the memory nor blocks the start.
 
 use std::fs::{self, File};
 use std::io::{self, Read};

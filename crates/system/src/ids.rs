@@ -1,8 +1,9 @@
 //! Ids: the only place that generates random numbers.
 //!
-//! The ids of rows that every turn adds begin with 16 bits of the time, in units of 64 ms, and are random otherwise. Rows of
-//! the same moment then lie in the same few pages of each index: with random ids a turn under load writes up to 21 pages
-//! to the WAL instead of 3. The bits repeat after 70 minutes, so that a short beginning of an id is still nearly unique.
+//! The ids of rows that every turn adds begin with 16 bits of the time, in units of 64 ms, and are random otherwise.
+//! Rows of the same moment then lie in the same few pages of each index: with random ids a turn under load writes up to
+//! 21 pages to the WAL instead of 3. The bits repeat after 70 minutes, so that a short beginning of an id is still
+//! nearly unique.
 
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use parking_lot::Mutex;
 
 use crate::clock::system_now;
 
-/// Ids count time in units of 2 to the power of this many milliseconds.
+/// The unit of time in ids is 2 to the power of this number, in milliseconds: 64 ms.
 const TIME_UNIT_BITS: u32 = 6;
 /// The number of random bits in a [`LineId`], which has 63 bits.
 const LINE_RANDOM_BITS: u32 = 47;

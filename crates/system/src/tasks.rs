@@ -1,4 +1,4 @@
-//! Tasks: the only place that spawns, so that shutdown waits for every task and no panic goes unseen.
+//! Tasks: the only place that spawns, so that shutdown waits for every task.
 
 use std::future::Future;
 

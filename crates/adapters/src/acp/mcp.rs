@@ -16,7 +16,7 @@ const KEY_VARIABLE: &str = "MAINSPRING_KEY";
 /// An MCP server that can be offered to an agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum McpServer {
-    /// A program that the agent starts under its own guard.
+    /// A program that the agent starts. The program belongs to the process tree of the agent's guard.
     Stdio {
         /// The absolute path of the program.
         command: PathBuf,
@@ -41,8 +41,8 @@ pub enum McpServer {
     },
 }
 
-/// Builds the `mcpServers` parameter for an agent of these capabilities. Fails if a server cannot be given to the agent,
-/// which would otherwise silently lack its tools.
+/// Builds the `mcpServers` parameter for an agent of these capabilities. Fails if a server cannot be given to the
+/// agent: otherwise the agent would silently lack the tools of that server.
 pub(super) fn server_params(
     servers: &[(String, Result<McpServer, String>)],
     can: &McpCapabilities,

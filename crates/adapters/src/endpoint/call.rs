@@ -14,7 +14,7 @@ use super::Shared;
 /// Maximum bytes of a tool result.
 const RESULT_MAX_BYTES: usize = 16 << 20;
 
-/// A line of an agent.
+/// A line that an agent sends.
 pub(super) enum Line {
     ToolUse(Call),
     /// Asks which run the process works for.
@@ -23,7 +23,7 @@ pub(super) enum Line {
     },
 }
 
-/// A tool call of an agent. Its ids select nothing: they must be those of the live attempt.
+/// A tool call of an agent. The ids are optional and must equal those of the live attempt: they cannot select another.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Call {
@@ -37,7 +37,7 @@ pub(super) struct Call {
 }
 
 impl Line {
-    /// Parses a line. Fails with the call id, as far as readable, and the reason.
+    /// Parses a line. Fails with the call id (empty if it cannot be read) and the reason.
     pub(super) fn read(line: Vec<u8>, limit: usize) -> Result<Self, (String, String)> {
         if line.len() > limit {
             return Err((String::new(), format!("a line has at most {limit} bytes")));

@@ -7,8 +7,8 @@
 //! The guard stays outside, so that the agent can neither signal nor trace it. A restriction is inherited by every
 //! descendant and cannot be lifted. If it cannot be applied, the agent is not started.
 //!
-//! Landlock grants access to a folder with everything below it and cannot take a part away again. A folder that contains
-//! a hidden one is therefore granted entry by entry: entries that are made in it later are not granted.
+//! Landlock grants access to a folder with everything below it and cannot take a part away again. A folder that
+//! contains a hidden folder is therefore granted entry by entry: entries that are made in it later are not granted.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
@@ -99,9 +99,9 @@ mod linux {
 
     use super::Confinement;
 
-    /// The version whose file accesses must be restricted.
+    /// The version of Landlock whose file accesses must be restricted.
     const REQUIRED: ABI = ABI::V3;
-    /// The version whose accesses and scopes are restricted if the kernel knows them.
+    /// The version of Landlock whose accesses and scopes are restricted if the kernel knows them.
     const WANTED: ABI = ABI::V6;
     /// Files that every program may write, and devices of terminals.
     const DEVICES: [&str; 6] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/tty", "/dev/ptmx", "/dev/pts"];

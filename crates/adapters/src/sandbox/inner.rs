@@ -18,7 +18,7 @@ pub(super) fn variables(
     if starts_agent(command, "codex") {
         let config = variable("CODEX_CONFIG").and_then(|config| config.into_string().ok());
         variables.extend(codex_config(config.as_deref()).map(|config| ("CODEX_CONFIG", config)));
-        // From 0.160 on, only bubblewrap restricts files, even with the older sandbox.
+        // From 0.160 on, only bubblewrap restricts files, even with the older sandbox, so the sandbox is switched off.
         if variable("INITIAL_AGENT_MODE").is_none() {
             variables.push(("INITIAL_AGENT_MODE", "agent-full-access".to_owned()));
         }
@@ -29,8 +29,8 @@ pub(super) fn variables(
     variables
 }
 
-/// Adds the older sandbox of codex, which was Landlock and works within ours, to its configuration. `None` if the given
-/// configuration already decides it or cannot be read.
+/// Enables the older sandbox of codex in its configuration: before 0.160 it was Landlock, which works within ours.
+/// Returns `None` if the given configuration already decides this or cannot be read.
 fn codex_config(given: Option<&str>) -> Option<String> {
     let mut config: Map<String, Value> = match given {
         Some(given) => serde_json::from_str(given).ok()?,

@@ -83,7 +83,7 @@ async fn a_kill_ends_every_descendant_in_any_session() {
 async fn a_tree_ends_with_mainspring_even_if_the_agent_does_not_read() {
     let launch = launch(&format!("{FAMILY}; trap '' TERM INT HUP; sleep 1000"), 60_000);
     let (process, mut pipes, _tasks) = start(&launch).await;
-    // Fill the agent's input: a guard that waits until it is read would notice nothing.
+    // Fill the agent's input: a guard that blocks on writing to it would not notice that mainspring is gone.
     let fill = async { while pipes.stdin.write_all(&[b'x'; 1 << 16]).await.is_ok() {} };
     let _ = tokio::time::timeout(Duration::from_millis(300), fill).await;
     // As with kill -9 of mainspring: the pipe closes without a signal.
@@ -139,8 +139,8 @@ async fn a_killed_guard_proves_nothing_and_its_tree_is_killed_without_it() {
     wait_for_count(&launch, |count| count == 0).await;
 }
 
-/// Makes the guard start only after a line is written to the named pipe `gate`. Until then a shell stands in its place, which
-/// ignores signals as a job in the background does.
+/// Makes the guard start only after a line is written to the named pipe `gate`. Until then a shell stands in its
+/// place, which ignores signals as a job in the background does.
 fn start_late(launch: Launch, gate: &Path) -> Launch {
     let script = format!("trap '' QUIT TERM; echo ready; read line <{}; exec \"$@\"", gate.display());
     let shell = ["sh", "-c", &script, "sh"].map(OsString::from);

@@ -49,7 +49,7 @@ struct DemoCluster {
 }
 
 impl DemoRunner<'_> {
-    /// Sends a prompt through one server, kills another, and checks that nothing is lost.
+    /// Sends prompts through every server, kills the active one, and checks that nothing is lost.
     pub(super) async fn run_cluster(&self) -> Result<Exit, CliError> {
         self.print_title("Three servers on one PostgreSQL")?;
         let mut cluster = DemoCluster::start().await?;
@@ -106,7 +106,7 @@ impl DemoRunner<'_> {
         Ok(())
     }
 
-    /// Compares the runs with those that were acknowledged.
+    /// Checks that every acknowledged run succeeds with its answer, and that no other run is stored.
     async fn check_runs(
         &self,
         cluster: &DemoCluster,
@@ -183,7 +183,7 @@ impl DemoCluster {
         Ok(Client::over_tcp(&format!("http://127.0.0.1:{}", server.port), token.trim())?)
     }
 
-    /// The number of a server that executes runs.
+    /// The number of the active server.
     async fn active(&self, client: &Client) -> Result<usize, CliError> {
         let servers = client.cluster_status().await?.servers;
         let active = servers.iter().find(|server| server.active).map(|server| server.name.as_str());
@@ -225,7 +225,7 @@ impl DemoCluster {
         Ok(())
     }
 
-    /// Waits until a run fulfils a condition. Ignores errors while no server is active.
+    /// Waits until a run fulfils a condition. Ignores retryable errors: no server is active during the takeover.
     async fn wait_run(
         &self,
         client: &Client,

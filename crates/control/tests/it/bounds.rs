@@ -1,4 +1,4 @@
-//! Bounded answers: every answer of a tool that reads fits into its page, and the pages together are everything.
+//! Bounded answers: every answer of a reading tool fits into one page, and the pages together hold every item once.
 
 use mainspring_control::ANSWER_MAX_BYTES;
 use mainspring_core::ArtifactRole;

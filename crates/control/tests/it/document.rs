@@ -1,4 +1,4 @@
-//! docs/control-tools.md against the manifest.
+//! Compares docs/control-tools.md with the manifest.
 
 #[test]
 fn the_document_is_that_of_the_manifest() {

@@ -76,7 +76,7 @@ impl World {
         self.call_from(None, name, input).await
     }
 
-    /// Calls a tool as [`World::call`] does, for a run of `session`.
+    /// Calls a tool as [`World::call`] does, with `session` as the session of the caller.
     pub(crate) async fn call_from(&self, session: Option<SessionId>, name: &str, input: Value) -> Value {
         let mut answers = vec![];
         for (plane_name, plane) in self.planes() {

@@ -142,8 +142,8 @@ impl Pending {
         }
     }
 
-    /// Returns the parameters of the path. Of a refused request only ids are returned: other parameters are arbitrary
-    /// text of the client.
+    /// Returns the parameters of the path; for a refused request only ids, because other parameters are arbitrary text
+    /// of the client.
     fn names_in_path(&self, kind: AuditKind) -> Vec<String> {
         let Some(path) = &self.path else { return vec![] };
         let parts = path.as_str().split('/').zip(self.uri.path().split('/'));

@@ -5,8 +5,8 @@
 //! page ──code, verifier, nonce──▶ POST /v1/sign-in/oidc ──code, verifier──▶ issuer ──ID token──▶ page
 //! ```
 //!
-//! The page keeps verifier, state and nonce, so the server keeps nothing between the two. A stolen code is useless
-//! without its verifier, and the page refuses an answer whose state it has not created.
+//! The page keeps verifier, state and nonce, so the server stores nothing about a sign-in that has begun. A stolen code
+//! is useless without its verifier, and the page refuses an answer whose state it has not created.
 
 use std::fmt;
 use std::path::Path;

@@ -15,7 +15,7 @@ use super::view::of_message;
 /// Messages in a chunk.
 const CHUNK: usize = 256;
 
-/// A message with the hashes by which tokens recognise it.
+/// A message with the hash by which tokens recognise it.
 #[derive(Debug)]
 pub(super) struct Numbered {
     /// The id and the run of a stored message; none for streamed text and for results that a waiting run has received.

@@ -121,7 +121,7 @@ fn readable(caller: &Caller, view: &Arc<View>) -> Result<Arc<View>, Error> {
     }
 }
 
-/// Extends a view by what has happened since.
+/// Builds the present view of a thread from an earlier one and the messages, goals and tasks that have changed.
 async fn extend(
     http: &Http,
     caller: &Caller,

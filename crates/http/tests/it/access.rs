@@ -47,7 +47,7 @@ const EXAMPLES: &[(&str, &str, &str, Foreign)] = &[
     ("artifact_put", "", "bytes", NotFound),
     ("attempt_get", "", "", NotFound),
     ("attempt_stderr", "", "", NotFound),
-    // Records of refusals name what the caller itself has asked for.
+    // Records of refusals repeat the ids in the caller's own requests, so only the other kinds are listed here.
     ("audit_list", "?kind=change", "", NotListed),
     ("audit_list", "?kind=decision", "", NotListed),
     ("audit_list", "?kind=change&owner=them", "", NotListed),

@@ -159,7 +159,7 @@ async fn the_scheme_is_a_part_of_the_origin_and_requests_for_other_sites_are_ref
     ] {
         let request = browser.request(&server, Method::GET, "/v1/me").header("sec-fetch-site", site);
         assert_eq!(send_request(request).await.0, status, "{site}");
-        // A key of its own is no credential that a browser adds.
+        // A browser adds no bearer token by itself, so a request with one is accepted from any site.
         let request = server.request(Method::GET, "/v1/me").header("sec-fetch-site", site);
         assert_eq!(send_request(request).await.0, StatusCode::OK, "{site}");
     }

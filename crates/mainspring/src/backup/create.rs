@@ -19,8 +19,8 @@ use crate::config::Config;
 const MAX_COPIES: u32 = 5;
 const PAGE: usize = 500;
 
-/// Backs the state directory up to `to`, with the database that the configuration names: a new folder, or a new tar file if
-/// its name ends with `.tar`. Other processes may be serving it.
+/// Backs up the state directory and the database of the configuration to `to`: a new folder, or a new tar file if the
+/// name ends with `.tar`. Other processes may serve the directory and the database meanwhile.
 pub fn create(config: &Config, to: &Path, now: Time) -> Result<Manifest, BackupError> {
     if exists(to) {
         return Err(BackupError::Exists { path: to.into() });
@@ -54,7 +54,7 @@ fn collect(config: &Config, source: &Database, draft: &Path, now: Time) -> Resul
         let summary = source.copy_to(&database, now)?;
         let copied = hashes(&SqliteView::open(&database, false)?)?;
         match copy_blobs(config, copied, false, draft, &mut files) {
-            // The artifact was added after the first pass and is deleted again: the next copy of the database
+            // The artifact was added after the first pass and has been deleted since: the next copy of the database
             // does not name it.
             Err(BackupError::Artifact { problem: ContentProblem::Missing, .. }) if copies < MAX_COPIES => {}
             copied => {

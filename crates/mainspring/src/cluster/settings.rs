@@ -1,7 +1,7 @@
-//! The settings that have to be the same on all servers of a cluster: what a server announces of its own.
+//! The settings that have to be the same on all servers of a cluster. Each server announces its own.
 //!
-//! Values that other servers and people see are those of a few numbers and switches. Everything else is announced as a keyed
-//! digest, since it may hold secrets; only who has the secret of the cluster can compute it.
+//! A few numbers and switches are announced as values, which other servers and people see. The others may hold secrets
+//! and are announced as keyed digests, which cannot be computed without the secret of the cluster.
 
 use std::fmt::Debug;
 use std::path::Path;
@@ -10,14 +10,14 @@ use mainspring_store::AnnouncedSettings;
 
 use crate::config::{Config, SETTINGS};
 
-/// The settings that servers have to share in order to keep their promises together. They are refused if they differ.
+/// The settings that must have the same value on every server: a server whose value differs is refused.
 const FIXED: &[&str] = &["cluster.spread", "cluster.max_workers", "cluster.max_in_process_runs"];
 
 /// The name of the digest of the secret, which has to be the same too.
 const SECRET: &str = "cluster.secret_file (a digest of its content)";
 
-/// The groups of settings that decide what runs and callers can do, whichever server they get. A name that ends with a dot
-/// stands for a table.
+/// The groups of settings that decide how any server treats runs and requests. A difference between servers is
+/// reported. A name that ends with a dot stands for a table.
 const GROUPS: &[(&str, &[&str])] = &[
     ("limits", &["limits."]),
     ("quotas", &["quotas."]),
@@ -55,7 +55,7 @@ const GROUPS: &[(&str, &[&str])] = &[
     ("artifacts", &["artifacts.", "artifact_store.url", "artifact_store.endpoint", "artifact_store.region"]),
 ];
 
-/// The settings of one server: its machine, its place in the network and its own load.
+/// The settings that may differ between servers: their machine, their place in the network and their own load.
 #[cfg(test)]
 const OWN: &[&str] = &[
     "state_dir",

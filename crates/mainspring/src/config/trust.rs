@@ -20,8 +20,8 @@ use super::error::Problem;
 use super::settings;
 use super::source::{FILE_NAME, Origin, Sources, serialize_lossy, user_folder};
 
-/// The settings that the file of a folder cannot set, even if it is trusted: they decide which data and which server
-/// the user works with, and which program supervises the processes.
+/// The settings that the file of a folder cannot set, even if it is trusted: they name the data and the server that the
+/// user works with, the program that supervises processes, and the program that decides about memories.
 pub const NOT_SET_BY_FOLDERS: [&str; 11] = [
     "state_dir",
     "store",

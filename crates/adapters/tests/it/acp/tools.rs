@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// The command of an update of a tool call.
+/// Builds the script command that reports an update of a tool call.
 fn call(kind: &str, id: &str, fields: Value) -> String {
     let mut update = fields;
     (update["sessionUpdate"], update["toolCallId"]) = (kind.into(), id.into());
@@ -153,7 +153,7 @@ async fn a_reconstructed_session_is_told_its_tool_calls() {
     let answer = world.answer_to("a", "history").await;
     let told = r#"assistant: hello |  | assistant called the tool read {"path":"/x"} | the tool read returned: done it | assistant: bye"#;
     assert!(answer.contains(told), "{answer}");
-    // They are found, too.
+    // A search finds them, too.
     let query = SearchQuery { text: "done it".into(), ..SearchQuery::default() };
     let found = world.kernel().session_search(&world.me, &query).await.unwrap();
     assert!(!found.hits.is_empty());

@@ -32,7 +32,7 @@ impl Proxy {
         self.port
     }
 
-    /// Delays all that passes from now on.
+    /// Delays all bytes that pass from now on.
     pub(super) fn delay(&self, ms: u64) {
         self.delay_ms.store(ms, Ordering::Release);
     }

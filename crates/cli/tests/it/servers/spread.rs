@@ -1,4 +1,5 @@
-//! Servers that share the work: sessions live on all of them, any of them answers, and a session whose server ends lives on.
+//! Servers that share the work: sessions live on all of them, any of them answers, and a session whose server ends
+//! continues on another.
 
 use super::*;
 
@@ -91,7 +92,7 @@ async fn sessions_live_on_all_servers_and_any_server_answers_for_each() {
             streams.push(servers.stream(n, session, id).await);
             let found = send(servers.request(n, Method::GET, &format!("/v1/runs/{id}"))).await.unwrap();
             assert_eq!(found["status"], "succeeded", "{n}");
-            // By its key, which is resolved in the body and in the path.
+            // The session is named by its key, in the body and in the path.
             let more = servers.prompt(n, &format!("k{home}"), "say more").await;
             assert_eq!(more["sessionId"], session);
             let path = format!("/v1/runs/{}", more["runId"].as_str().unwrap());
@@ -108,7 +109,7 @@ async fn sessions_live_on_all_servers_and_any_server_answers_for_each() {
         let first = &streams[0];
         assert!(first.len() >= 3 && streams.iter().all(|stream| stream.starts_with(first)), "{streams:?}");
     }
-    // What concerns all sessions is the same everywhere: lists, and the feed of all sessions.
+    // Every server returns the same list of sessions and the same events of all sessions.
     let mut feeds = vec![];
     for n in 0..3 {
         let listed = send(servers.request(n, Method::GET, "/v1/sessions")).await.unwrap();
@@ -147,7 +148,7 @@ async fn readers_of_all_sessions_and_keys_follow_what_other_servers_write() {
             }
         }
     }
-    // A key that one server makes is known to the others, and one that is revoked is soon not.
+    // Both servers accept a key that one of them makes, and refuse it soon after it is revoked.
     let key = json!({"name": "a key", "role": "member"});
     let key = send(servers.request(0, Method::POST, "/v1/keys").json(&key)).await.unwrap();
     let (secret, id) = (key["secret"].as_str().unwrap(), key["keyId"].as_str().unwrap());
@@ -191,7 +192,7 @@ async fn servers_that_share_the_work_lose_and_double_nothing_when_homes_end() {
             "stop" => {
                 servers.signal(home, Signal::STOP);
                 servers.wait_until_gone(&node);
-                // Its agent has been ended by the guard, while the server itself could do nothing.
+                // The guard has ended the agent of the stopped server, which could not do it.
                 assert_eq!(servers.run_agent_again(through).await["status"], "succeeded");
                 servers.check_agents();
                 servers.signal(home, Signal::CONT);

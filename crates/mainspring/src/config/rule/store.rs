@@ -127,7 +127,7 @@ impl Rule<Option<String>> for ServerName {
     }
 }
 
-/// Replaces the passwords in a URL of a database.
+/// Replaces the passwords in the URL of a database by `***`.
 pub(crate) fn without_password(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return "***".to_owned() };
     let (authority, tail) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));

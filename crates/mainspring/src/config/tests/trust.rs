@@ -77,7 +77,7 @@ fn a_trusted_file_cannot_set_the_state_directory_the_guard_and_the_server() {
             )
         )
     );
-    // They come from the user's own file, which the folder's file otherwise replaces.
+    // These settings come from the user's own file, which the folder's file otherwise replaces.
     let own = "state_dir = \"/mine\"\nreaders = 2\nurl = \"http://127.0.0.1:7433\"";
     let machine = machine.file_at("home/.config/mainspring/mainspring.toml", own);
     let Resolved { config, origins, .. } = machine.load();
