@@ -94,7 +94,7 @@ impl Load {
                     };
                     match kernel.run_create(&caller, request).await {
                         Ok(_) => accepted.fetch_add(1, Ordering::Relaxed),
-                        // It has its share of the queue, and tries again at once.
+                        // The noisy owner has used up its share of the queue: try again at once.
                         Err(_) => {
                             tokio::task::yield_now().await;
                             0

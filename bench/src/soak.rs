@@ -161,8 +161,8 @@ async fn stored(client: &mut Client, key: &str) -> Vec<u64> {
     cursors(&events(client, key).await)
 }
 
-/// The cursors of the events of a session's runs. The stream of a run has no others: the title that the first turn gives its
-/// session is an event of the session, not of the run.
+/// The cursors of the events of a session's runs. The stream of a run has no other events: the title that the first
+/// turn gives its session is an event of the session, not of the run.
 async fn stored_of_runs(client: &mut Client, key: &str) -> Vec<u64> {
     let mut events = events(client, key).await;
     events.retain(|event| event["runId"].is_string());

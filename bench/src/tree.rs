@@ -93,12 +93,13 @@ pub(crate) fn measure(runtime: &Runtime, table: &mut Table) {
     add_lines(table, "open, and read the end of the path", &opened);
     table.note(
         "Wide and deep trees hold 100,000 messages in 1,000 branches, beneath messages anywhere or each beneath the \
-         one before; the small one 100 messages in 10 branches. Anywhere in a deep tree lies hundreds of branches \
-         away; those that were passed before are known.",
+         one before; the small one 100 messages in 10 branches. In a deep tree, `anywhere` is hundreds of branches \
+         away from the tip; branches that were crossed before are cached.",
     );
 }
 
-/// The ratio is the median of the ratios per round, since a disturbance affects all measurements of a round.
+/// Adds a line for each larger tree. The ratio is the median of the ratios per round, since a disturbance affects all
+/// measurements of a round.
 fn add_lines(table: &mut Table, operation: &str, times: &[Vec<f64>]) {
     let (small, others) = times.split_first().unwrap();
     for ((_, name), ours) in SHAPES.iter().skip(1).zip(others) {

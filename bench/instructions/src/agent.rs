@@ -10,7 +10,7 @@ use tokio::sync::Semaphore;
 pub(crate) const NAME: &str = "gated";
 const DELTA: &str = "jumping ";
 
-/// A permit lets one attempt pass.
+/// The gates of all attempts. A permit of `delta` lets one attempt stream a delta, a permit of `end` ends one attempt.
 pub(crate) struct Gates {
     pub(crate) delta: Semaphore,
     pub(crate) end: Semaphore,

@@ -1,5 +1,5 @@
-//! The floor of commits: the rows that the store has written, in the transactions in which it has written them, by the same
-//! statements through tokio-postgres, and nothing else.
+//! The baseline of commits: writes the rows of the store again, in the same transactions and by the same statements,
+//! directly through tokio-postgres.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, NoTls, Row};
 
-/// The bits of a cursor that count the events of a transaction.
+/// The number of low bits of a cursor; they number the events of one transaction.
 const EVENT_BITS: u32 = 14;
 
 const LOCK: &str =
@@ -80,7 +80,7 @@ async fn connect(url: &str) -> Client {
 }
 
 impl Floor {
-    /// Connects to the database of the store, and with `writers` connections to that of the floor.
+    /// Connects to the database of the store at `ours`, and with `writers` connections to the database at `floor`.
     pub(super) async fn connect(ours: &str, floor: &str, writers: usize) -> Self {
         let mut clients = vec![];
         for _ in 0..writers {
@@ -151,7 +151,7 @@ impl Floor {
     }
 }
 
-/// Two round trips: the locks, then all statements with COMMIT.
+/// Writes a transaction in two round trips: the locks, then all statements with COMMIT.
 async fn write(client: &Client, transaction: &Transaction) {
     let locked: [(&(dyn ToSql + Sync), Type); 1] = [(&transaction.sessions, Type::BYTEA_ARRAY)];
     let (begun, locked) = tokio::join!(client.batch_execute("BEGIN"), client.query_typed(LOCK, &locked));
@@ -163,7 +163,7 @@ async fn write(client: &Client, transaction: &Transaction) {
         .map(|(_, columns)| columns.iter().map(Column::param).collect())
         .collect();
     let [(runs, _), (attempts, _), (events, _)] = &transaction.statements[..] else { unreachable!() };
-    // The first poll sends all of them in this order.
+    // The first poll sends all statements in this order.
     let (runs, attempts, events, ended) = tokio::join!(
         client.execute_typed(runs, &params[0]),
         client.execute_typed(attempts, &params[1]),

@@ -31,8 +31,8 @@ pub(crate) const CHILD: &str = "--waiting";
 /// The number of runs, for the child.
 const RUNS_VARIABLE: &str = "MAINSPRING_BENCH_RUNS";
 const RUNS: usize = 5_000;
-/// How long the runs wait before memory is read. After some seconds their sessions leave memory, and then the idle process
-/// gives freed memory back.
+/// How long the runs wait before memory is read. After some seconds their sessions leave memory, and then the idle
+/// process gives freed memory back.
 const WAIT: Duration = Duration::from_secs(60);
 const TASKS: usize = 16;
 

@@ -67,7 +67,7 @@ pub struct NativeOptions {
     pub goal_reminders: u32,
     /// The limits of a run.
     pub limits: RunLimits,
-    /// Rules of the server about calls of tools: `tool call NAME`. They come before those of agent definitions.
+    /// Rules of the server about calls of tools: `tool call NAME`. They come before the rules of agent definitions.
     pub rules: Vec<Rule>,
 }
 
@@ -232,7 +232,7 @@ impl Adapter for NativeAdapter {
         let executed = match execution::Execution::run(self, attempt).await {
             Ok(executed) => executed,
             Err(Exit::Return(executed)) => *executed,
-            // The attempt has lost its authority: the kernel ignores what is returned.
+            // The attempt has lost its authority: the kernel ignores its result.
             Err(Exit::Handle(HandleError::Revoked)) => End::stopped(),
             Err(Exit::Handle(HandleError::Kernel(error))) => {
                 End::failed(Failure::new(error.code(), error.to_string()), error.is_retryable())
@@ -250,7 +250,7 @@ impl Adapter for NativeAdapter {
     }
 
     async fn kill(&self, _attempt: AttemptId) -> Death {
-        // Model calls and tools are part of the execution's future, which was dropped.
+        // Model calls and tools are part of the execution's future, which has been dropped.
         Death::Proven
     }
 

@@ -94,7 +94,7 @@ fn as_tag(source: &str) -> String {
     format!("{{{{ {source} }}}}")
 }
 
-/// Parses a tag that is exactly one expression: one that ends the tag and begins another is refused.
+/// Parses a tag that holds exactly one expression. An expression that closes its tag and opens another one is refused.
 fn expression(tag: &str) -> Result<parser::Statement<'_>, TemplateError> {
     let mut statements = parser::parse(tag)?;
     match (statements.pop(), statements.is_empty()) {

@@ -6,12 +6,12 @@
 //!                                                     └─▶ else the one with the fewest sessions, ties by name
 //! ```
 //!
-//! A session that has lost its home is placed again by its labels: no server without them ever executes it. Its adapter and
-//! folder only decide among the servers that have the labels. A server that drains gets a session only if no other server
-//! can take it, and its own sessions move to servers that can execute all of their runs.
+//! A session that has lost its home is placed again by its labels: no server without them ever executes it. Its adapter
+//! and folder only decide among the servers that have the labels. A server that drains gets a session only if no other
+//! server can take it, and its own sessions move to servers that can execute all of their runs.
 //!
-//! While servers are upgraded one after the other, a session that exists moves only to servers of the latest version: an
-//! earlier one may not understand what a later one has written.
+//! While servers are upgraded one after the other, an existing session moves only to servers of the latest version: a
+//! server of an earlier version may not understand the records that a later version has written.
 //!
 //! Invariant: the same servers and the same wish give the same home, whichever server decides.
 
@@ -22,21 +22,21 @@ use serde::{Deserialize, Serialize};
 
 use crate::{NodeId, Session};
 
-/// How many times as many sessions as the least busy server the receiving server may have and still keep a new one.
+/// The receiving server keeps a new session while it has at most this many times the sessions of the least busy server.
 const KEEP_FACTOR: u64 = 2;
-/// Below this number of sessions, the receiving server keeps a new one whatever the others have.
-const KEEP_BELOW: u64 = 8;
-/// The labels that a session or a server may have.
+/// With at most this many sessions, the receiving server keeps a new session however few the other servers have.
+const KEEP_UP_TO: u64 = 8;
+/// The maximum number of labels of a session or a server.
 const MAX_LABELS: usize = 16;
-/// The bytes of a label.
+/// The maximum length of a label in bytes.
 const MAX_LABEL_BYTES: usize = 64;
 
-/// The adapters and folders of a server.
+/// The adapters, folders and labels of a server.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Offer {
     /// The names of its adapters.
     pub adapters: Vec<String>,
-    /// The folders beneath which its agents can work; none for every folder.
+    /// The folders beneath which its agents can work. If empty, they can work in every folder.
     #[serde(default)]
     pub folders: Vec<String>,
     /// The labels that sessions may demand.
@@ -73,7 +73,7 @@ pub struct Wish<'a> {
 }
 
 impl<'a> Wish<'a> {
-    /// Returns what `session` needs.
+    /// Returns the requirements of `session`.
     pub fn of(session: &'a Session) -> Self {
         Self { adapter: &session.adapter, folder: session.cwd.as_deref(), labels: &session.labels }
     }
@@ -86,7 +86,7 @@ pub struct Candidate {
     pub node: NodeId,
     /// The name of the server.
     pub name: String,
-    /// The adapters and folders of the server.
+    /// The adapters, folders and labels of the server.
     pub offer: Offer,
     /// The sessions that it has in memory.
     pub sessions: u64,
@@ -108,8 +108,8 @@ pub fn is_of_earlier_version(node: NodeId, servers: &[Candidate]) -> bool {
     own.is_some_and(|own| servers.iter().any(|server| server.schema_version > own.schema_version))
 }
 
-/// Chooses the home of a new session among `servers`, for a request that the server `here` has received. None if no server
-/// can execute it.
+/// Chooses the home of a new session among `servers`, for a request that the server `here` has received. None if no
+/// server can execute its runs.
 pub fn place(wish: Wish<'_>, here: NodeId, servers: &[Candidate]) -> Option<NodeId> {
     let able = |server: &&Candidate| server.offer.covers(wish);
     let stays = |server: &&Candidate| able(server) && !server.is_draining;
@@ -118,14 +118,14 @@ pub fn place(wish: Wish<'_>, here: NodeId, servers: &[Candidate]) -> Option<Node
         let kept = draining().find(|server| server.node == here);
         return kept.or_else(|| draining().min_by(|a, b| by_load(a, b))).map(|server| server.node);
     };
-    let most = least.sessions.saturating_mul(KEEP_FACTOR).max(KEEP_BELOW);
+    let most = least.sessions.saturating_mul(KEEP_FACTOR).max(KEEP_UP_TO);
     let kept = servers.iter().filter(stays).find(|server| server.node == here && server.sessions <= most);
     Some(kept.unwrap_or(least).node)
 }
 
-/// Chooses the home of a session that has lost it, among the servers of the latest version. The server `here` takes every
-/// session whose labels it has unless it drains, so that parents and their children stay together. None if none of them has
-/// the labels.
+/// Chooses a new home, among the servers of the latest version, for a session that has lost its home. The server `here`
+/// takes every session whose labels it has unless it drains, so that parents and their children stay together. None if
+/// none of these servers has the labels.
 pub fn place_again(wish: Wish<'_>, here: NodeId, servers: &[Candidate]) -> Option<NodeId> {
     let labelled = || of_latest_version(servers).filter(|server| server.offer.has_labels(wish.labels));
     if labelled().any(|server| server.node == here && !server.is_draining) {
@@ -138,8 +138,8 @@ pub fn place_again(wish: Wish<'_>, here: NodeId, servers: &[Candidate]) -> Optio
     labelled().min_by_key(rank).map(|server| server.node)
 }
 
-/// Chooses the server to which the server `here` hands a session over: the least busy one of the latest version that can
-/// execute all of its runs and does not drain. None if the session has to stay.
+/// Chooses the server to which the server `here` hands a session over: the least busy server of the latest version that
+/// can execute all runs of the session and does not drain. None if the session has to stay.
 pub fn place_elsewhere(wishes: &[Wish<'_>], here: NodeId, servers: &[Candidate]) -> Option<NodeId> {
     let able = |server: &&Candidate| {
         let covers_all = || wishes.iter().all(|wish| server.offer.covers(*wish));
@@ -278,9 +278,9 @@ mod tests {
         assert_eq!(placed("us", "script"), (at(4), at(4)));
         assert_eq!(placed("eu us", "script"), (None, None));
         assert_eq!(placed("", "script"), (at(1), at(1)));
-        // One that exists is not lost because of an adapter, but a server without its labels never gets it.
+        // An existing session is placed even if no server has its adapter, but never at a server without its labels.
         assert_eq!(placed("us", "coder"), (None, at(4)));
-        assert_eq!(placed("", "coder"), (None, at(1)), "the leader takes what has no labels");
+        assert_eq!(placed("", "coder"), (None, at(1)), "the leader takes sessions without labels");
         assert_eq!(placed("tpu", "coder"), (None, None));
         let refused = |labels: &str| no_server(&owned(labels), &servers);
         let have = "server 1 has none; server 2 has gpu, eu; server 3 has gpu; server 4 has us";
@@ -315,7 +315,8 @@ mod tests {
             (place(wish, node(1), &servers), place_again(wish, node(1), &servers))
         };
         assert_eq!(placed("script"), (at(2), at(2)));
-        // Only servers that drain have the adapter. The labels, which all of them have, decide about one that exists.
+        // Only servers that drain have the adapter. An existing session needs only its labels, and goes to the server
+        // that does not drain.
         assert_eq!(placed("coder"), (at(1), at(2)));
         assert_eq!(place(wish("coder", None), node(2), &servers), at(1));
         assert_eq!(
@@ -367,7 +368,7 @@ mod tests {
             "no server has the label `gpu` that the session needs: server 2 has none; server 3 has gpu but an earlier \
              version of mainspring"
         );
-        // New sessions go where there is least to do.
+        // A new session goes to the least busy server, whatever its version.
         assert_eq!(place(wish, node(2), &servers), Some(node(1)));
         let earlier = |n| is_of_earlier_version(node(n), &servers);
         assert_eq!([1, 2, 3, 4, 9].map(earlier), [true, false, true, false, false]);

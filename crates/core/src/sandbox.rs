@@ -95,7 +95,7 @@ impl SandboxProfile {
 }
 
 impl Sandbox {
-    /// The sandbox of an agent that nothing confines.
+    /// The sandbox of an agent that is not confined.
     pub fn none(note: Option<String>) -> Self {
         Self {
             profile: SandboxProfile::Off,

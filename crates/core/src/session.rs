@@ -147,8 +147,8 @@ pub enum TitleSource {
 }
 names!(TitleSource { Manual => "manual", Agent => "agent", Heuristic => "heuristic" });
 
-/// Derives a title from `text`: at most 50 characters. A longer text is cut at the end of a word and ends with `…`. `None`
-/// if the text is blank.
+/// Derives a title from `text`: at most 50 characters. A longer text is cut at the end of a word and ends with `…`.
+/// `None` if the text is blank.
 pub fn title_of(text: &str) -> Option<String> {
     const MAX_CHARS: usize = 50;
     let text: String = text.chars().map(|char| if char.is_control() { ' ' } else { char }).collect();

@@ -44,8 +44,8 @@ impl Stored {
         self.taken = self.taken.min(from).max(self.stored);
     }
 
-    /// Returns the bytes that a commit at `pos` must store. A batch may have taken some of them: its outcome is not known
-    /// yet, and commits overtake batches.
+    /// Returns the bytes that a commit at `pos` must store. This includes bytes that a batch has taken: the outcome of
+    /// the batch is not known yet, and commits overtake batches.
     pub fn needed_by_commit(&self, pos: u64) -> Range<u64> {
         self.stored.min(pos)..pos
     }

@@ -1,10 +1,10 @@
 //! Tasks: the plan that an agent keeps while it works on a run.
 //!
-//! The agent sends its whole plan each time. A task that is in the new plan keeps its id: it is recognised by the id, or
-//! by its title if the agent gives no id. Tasks that are not in the new plan are gone.
+//! The agent sends its whole plan each time. A task that is in the new plan keeps its id: it is recognised by the id,
+//! or by its title if the agent gives no id. Tasks that are not in the new plan are removed.
 //!
-//! Invariants: positions are 0, 1, 2 …; ids are unique within a plan, and a new task gets an id above all of the present
-//! plan.
+//! Invariants: positions are 0, 1, 2 …; ids are unique within a plan, and a new task gets an id greater than all ids of
+//! the current plan.
 
 use serde::{Deserialize, Serialize};
 
@@ -90,7 +90,7 @@ pub enum SubtaskStatus {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PlannedTask {
-    /// The number of a task of the present plan. None for a new task, and if the task is found by its title.
+    /// The number of a task of the current plan. None for a new task, and if the task is found by its title.
     #[serde(default)]
     pub id: Option<u32>,
     /// The title.
@@ -109,8 +109,8 @@ pub struct PlannedTask {
     pub subtasks: Option<Vec<Subtask>>,
 }
 
-/// Decides the event of a new plan that replaces `current`, written in the message `at`; none if nothing changes. A plan of
-/// more than [`MAX_TASKS`] tasks is cut off.
+/// Decides the event of a new plan that replaces `current`, written in the message `at`; none if nothing changes. Tasks
+/// after the first [`MAX_TASKS`] are dropped.
 pub fn plan(current: &[Task], planned: Vec<PlannedTask>, at: Option<MessageId>) -> Option<Body> {
     let mut left: Vec<&Task> = current.iter().collect();
     let mut next_id = current.iter().map(|task| task.id).max().unwrap_or(0).saturating_add(1);

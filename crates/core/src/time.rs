@@ -34,7 +34,7 @@ impl Time {
         Self(self.0.saturating_add_unsigned(millis))
     }
 
-    /// The date, such as `2026-11-17`, where days begin `utc_offset_minutes` before those of UTC.
+    /// The date, such as `2026-11-17`, in a time zone that is `utc_offset_minutes` ahead of UTC.
     pub fn date(self, utc_offset_minutes: i64) -> String {
         let local = Self(self.0.saturating_add(utc_offset_minutes.saturating_mul(60_000)));
         let text = local.to_string();

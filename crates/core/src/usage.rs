@@ -44,10 +44,10 @@ impl Usage {
         at_least: true,
     };
 
-    /// The largest count of tokens. An agent may report any number; a larger one could be neither stored nor compared.
+    /// The largest token count. An agent may report any number; a larger number could be neither stored nor compared.
     pub const MAX_TOKENS: u64 = 1 << 52;
 
-    /// The usage with no count above the largest.
+    /// Returns the usage with each token count limited to [`Self::MAX_TOKENS`].
     #[must_use]
     pub fn clamped(self) -> Self {
         self + Self::default()
@@ -70,7 +70,7 @@ impl Usage {
     }
 }
 
-/// Adds counts of tokens, up to the largest.
+/// Adds token counts. The sum is limited to [`Usage::MAX_TOKENS`].
 fn add_tokens(one: u64, other: u64) -> u64 {
     one.saturating_add(other).min(Usage::MAX_TOKENS)
 }
@@ -158,7 +158,7 @@ impl From<Option<f64>> for Cost {
 }
 
 impl<'de> Deserialize<'de> for Cost {
-    /// Refuses a negative amount, and one that cannot be stored: a caller that sends it means something else.
+    /// Refuses a negative amount and an amount that cannot be stored: sending one is a mistake of the caller.
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let usd = Option::<f64>::deserialize(deserializer)?;
         match usd {

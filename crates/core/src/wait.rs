@@ -176,8 +176,8 @@ pub struct Answerer {
     pub grant: Option<GrantId>,
 }
 
-/// Decides the effect of `answer`, given by `by`, on the open `wait`; without an answer the wait is closed. `None` if the
-/// answer was already given.
+/// Decides the effect of `answer`, given by `by`, on the open `wait`; without an answer the wait is closed. `None` if
+/// the answer was already given.
 pub fn decide(wait: &Wait, answer: Option<Answer>, by: Option<Answerer>) -> Result<Option<Body>, Refusal> {
     let wait_id = wait.id;
     match (wait.request, answer) {
@@ -295,8 +295,8 @@ impl Wait {
         open.filter_map(|call| call.expires_at).chain(self.expires_at).min()
     }
 
-    /// Returns error results for the open calls that have expired by `now`. `None` if the run does not
-    /// continue without an answer: the wait itself has expired, or a call whose expiry times the run out.
+    /// Returns error results for the open calls that have expired by `now`. `None` if the run cannot continue without
+    /// an answer: the wait itself has expired, or a call with [`OnExpiry::TimeOut`] has expired.
     pub fn overdue(&self, now: Time) -> Option<Vec<ClientResult>> {
         if self.expires_at.is_some_and(|at| at <= now) {
             return None;
@@ -315,7 +315,7 @@ impl Wait {
         Some(due.iter().map(result).collect())
     }
 
-    /// The answers that an approval may get. A wait of an earlier version names none.
+    /// The answers that an approval may get. A wait that an earlier version has stored does not list them.
     fn choices(&self) -> &[ApprovalChoice] {
         match &self.approval {
             Some(approval) => &approval.answers,
@@ -404,7 +404,7 @@ mod tests {
         let overdue = wait.overdue(Time(150)).unwrap();
         assert_eq!(overdue.iter().map(|result| result.tool_use_id.as_str()).collect::<Vec<_>>(), ["t1"]);
         assert!(overdue[0].is_error());
-        assert_eq!(wait.overdue(Time(170)), None, "the run must not miss the tides");
+        assert_eq!(wait.overdue(Time(170)), None, "the run times out with the call of `tides`");
         assert_eq!(provide(&mut wait, &overdue), Ok(1));
         assert_eq!(wait.next_expiry(), Some(Time(170)));
         let mut unlimited = Wait { expires_at: Some(Time(160)), ..tools_wait() };

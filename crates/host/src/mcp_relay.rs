@@ -14,8 +14,8 @@ use serde_json::{Map, Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 
-/// Serves the tools until the client disconnects. Calls go to the endpoint at `socket`; they are refused while the agent
-/// works for another session than `session`.
+/// Serves the tools until the client disconnects. Calls go to the endpoint at `socket`; they are refused while the
+/// agent works for another session than `session`.
 pub async fn serve(
     socket: PathBuf,
     session: Option<SessionId>,

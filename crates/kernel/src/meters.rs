@@ -24,7 +24,7 @@ pub struct Counts {
     pub runs_ended: BTreeMap<(String, &'static str), u64>,
     /// Prompts refused because a queue was full.
     pub queue_refusals: u64,
-    /// Requests refused because their owner had its share or its quota, by resource.
+    /// Requests refused because their owner had used up its share or its quota, by resource.
     pub quota_refusals: Vec<(Resource, u64)>,
     /// Successful commits.
     pub commits: u64,
@@ -94,7 +94,7 @@ impl Meters {
         self.commit_nanos.add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
     }
 
-    /// Counts a request that was refused because its owner had its share or its quota.
+    /// Counts a request that was refused because its owner had used up its share or its quota.
     pub(crate) fn refused(&self, resource: Resource) {
         let refused = Resource::ALL.iter().zip(&self.quota_refusals).find(|(known, _)| **known == resource);
         if let Some((_, meter)) = refused {

@@ -1,4 +1,4 @@
-//! The HTTP routes, and the reply as it is sent.
+//! The HTTP routes, and how a reply is sent.
 
 use std::collections::VecDeque;
 use std::io;
@@ -217,7 +217,7 @@ impl OutgoingReply {
         }
     }
 
-    /// Waits as `action` says, or until the server stops.
+    /// Waits for the time or the gate that `action` names, or until the server stops. Other actions do not wait.
     async fn wait(&self, action: &Action) {
         let clock = &self.shared.clock;
         let done = async {

@@ -58,7 +58,7 @@ pub struct RequestCounts {
 #[derive(Debug)]
 struct Shared {
     queue: Mutex<VecDeque<Reply>>,
-    /// The requests so far; `None` for a server that runs for weeks and must not grow.
+    /// The requests so far. `None` for a server that may run for weeks: its memory must not grow.
     recorded: Option<Mutex<Vec<RecordedRequest>>>,
     counts: watch::Sender<RequestCounts>,
     memory: Mutex<script::Memory>,

@@ -79,9 +79,9 @@ const MAX_REMEMBERED_PARTS: usize = 4096;
 /// The history of one part of a script.
 #[derive(Debug, Default)]
 struct PartMemory {
-    /// The last time the part was played, its `once` failed.
+    /// True if a `once` command failed when the part was last played.
     failed: bool,
-    /// How often its `vary` was played.
+    /// How often a `vary` command of the part was played.
     varied: usize,
 }
 

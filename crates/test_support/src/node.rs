@@ -73,7 +73,7 @@ impl NodeBuilder {
         self
     }
 
-    /// Uses the system's clock, for scripts that sleep and for limits in time.
+    /// Uses the system's clock, for scripts that sleep and for time limits.
     pub fn system_clock(mut self) -> Self {
         self.clock = Clock::system();
         self

@@ -19,7 +19,7 @@ pub struct HookContext {
     pub session: SessionId,
     /// The run.
     pub run: RunId,
-    /// The number of the run's last model call that produced a message; 0 before the first.
+    /// The number of the run's last model call that produced a message; 0 before the first, and always in `on_end`.
     pub step: u32,
     /// The plan as it is now. Absent in `on_start`, which gets it as an argument, and in `on_end`.
     pub plan: Option<Arc<Plan>>,
@@ -45,7 +45,7 @@ impl HookContext {
         &self.attempt.assignment().run
     }
 
-    /// Returns the status of the run when this execution began: a run that waited is running again.
+    /// Returns the status of the run when this execution began. It is `running` for a run that continues after a wait.
     pub fn status(&self) -> RunStatus {
         self.run().state.status()
     }
@@ -73,13 +73,14 @@ impl HookContext {
     }
 
     /// Changes the plan before the next model call, for the rest of this execution: the model, the system prompt, the
-    /// tools, the limits. In a network it is the plan of the present member, and the change ends with its call. `on_start`
-    /// and `on_error` get the plan as an argument instead.
+    /// tools, the limits. In a network this changes the plan of the current member until the end of the member's call.
+    /// `on_start` and `on_error` get the plan as an argument instead.
     pub fn change_plan(&self, change: impl FnOnce(&mut Plan) + Send + 'static) {
         self.changes.0.lock().push(Box::new(change));
     }
 
-    /// Returns the embedder's own data of the session. It lives as long as the session is in memory, and is never stored.
+    /// Returns the embedder's own data of the session. The data is dropped when the session leaves memory, and is never
+    /// stored.
     pub fn memory(&self) -> &SessionMemory {
         &self.attempt.assignment().memory
     }

@@ -1,4 +1,4 @@
-//! Splits a template into texts, expressions and statements, and those into tokens.
+//! Splits a template into texts, expressions and statements. Splits the expressions and statements into tokens.
 
 use super::{MAX_PARTS, TemplateError};
 
@@ -81,7 +81,7 @@ pub(super) fn split(source: &str) -> Result<Vec<Segment<'_>>, TemplateError> {
     Ok(segments)
 }
 
-/// The place of the next `{{`, `{%` or `{#`.
+/// Returns the position of the next `{{`, `{%` or `{#`.
 fn next_tag(text: &str) -> Option<usize> {
     let bytes = text.as_bytes();
     (0..bytes.len().saturating_sub(1)).find(|at| bytes[*at] == b'{' && b"{%#".contains(&bytes[at + 1]))

@@ -120,7 +120,7 @@ impl RuntimeProcess {
         if let Some(known) = &known
             && !*known.shared.stop.borrow()
         {
-            // Dropping the last `ProcessOwner` takes this lock, so release it first.
+            // Dropping the last reference to a `ProcessOwner` takes this lock, so release it first.
             drop(processes);
             let state_dir = launch.state_dir.display().to_string();
             return match known.shared.launch == launch {
@@ -180,8 +180,7 @@ impl RuntimeProcess {
         Ok(client.for_owner(launch.owner.as_deref().unwrap_or(DEFAULT_OWNER)))
     }
 
-    /// Stops the process for all handles: active queries are cancelled and get their ends. Returns once the process
-    /// has exited.
+    /// Stops the process for all handles: active queries are cancelled and end. Returns once the process has exited.
     pub async fn stop(&self) {
         self.0.shared.stop.send_replace(true);
         // The sender lives as long as `self`, so the wait cannot fail.
@@ -195,7 +194,7 @@ impl RuntimeProcess {
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "a client has no kernel's tasks; this one outlives its handles on purpose, to stop the process in good order"
+    reason = "a client has no kernel's tasks; this task outlives its handles on purpose, to stop the process cleanly"
 )]
 fn spawn(task: impl Future<Output = ()> + Send + 'static) {
     tokio::spawn(task);

@@ -16,7 +16,7 @@ use crate::{Error, Events};
 
 impl Client {
     /// Finds and loads the session that `target` names, or creates it. With `new` the key must be free, with `load` the
-    /// session must exist. The same `idempotency_key` again gives the same session.
+    /// session must exist. Repeated with the same `idempotency_key`, returns the same session.
     pub async fn session_resolve(
         &self,
         target: &SessionTarget,

@@ -12,7 +12,7 @@ use super::{Client, if_version, with_json};
 use crate::Error;
 
 impl Client {
-    /// Reads the end of the active path, root first; `next` is the `before` of the messages above.
+    /// Reads the end of the active path, root first. With `next` as `before`, reads the messages above.
     pub async fn session_messages(
         &self,
         session: &str,
@@ -44,7 +44,8 @@ impl Client {
         self.read(self.send(if_version(request, version)).await?).await
     }
 
-    /// Creates a session that continues from a message of this one. The same `idempotency_key` again gives the same fork.
+    /// Creates a session that continues from a message of this one. Repeated with the same `idempotency_key`, returns
+    /// the same fork.
     pub async fn session_fork(
         &self,
         session: &str,

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::world::{World, code};
 
-/// An agent that calls a tool of its host and says the result.
+/// An agent that calls a tool of its host and answers with the result.
 async fn call(attempt: AttemptHandle) -> Executed {
     let result = attempt.call_host("c", "lookup", json!({"of": "sky"})).await.unwrap();
     attempt.delta(0, &result.to_string()).unwrap();

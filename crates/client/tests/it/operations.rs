@@ -1,4 +1,4 @@
-//! The client has a method for every operation of the API, named as the operation.
+//! The client has a method for every operation of the API, with the name of the operation.
 
 use std::collections::BTreeSet;
 use std::path::Path;

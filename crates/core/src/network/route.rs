@@ -23,7 +23,7 @@ pub struct Route {
     /// The agents that the router added to the stack.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pushed: Vec<Stage>,
-    /// The agents whose turn had come and that are not enabled.
+    /// The agents that were skipped because they are not enabled.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub skipped: Vec<String>,
     /// The agent or agents that are called. Absent if the network ends.
@@ -110,7 +110,7 @@ impl Choice {
     }
 }
 
-/// How far a run is when its router decides.
+/// The progress of a run when its router decides, and its limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Progress {
     /// The number of the last model call.
@@ -120,8 +120,8 @@ pub struct Progress {
 }
 
 impl Route {
-    /// Applies the choice of a router after the decision `earlier`: which agents are called next. Agents that are not
-    /// enabled are skipped.
+    /// Applies the choice of a router after the decision `earlier`, and finds the agents to call next. Agents that are
+    /// not enabled are skipped.
     pub fn decide(
         earlier: Option<&Self>,
         choice: Choice,

@@ -1,3 +1,5 @@
+//! The structured output of a run.
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -17,7 +19,7 @@ pub struct RunOutput {
 }
 
 impl RunOutput {
-    /// Builds the output of a checked answer, which does not fit if there is an error.
+    /// Builds the output of a checked answer. With an `error`, the answer does not fit the schema.
     pub fn new(value: Value, error: Option<Failure>) -> Self {
         Self { value, fits: error.is_none(), error }
     }

@@ -31,7 +31,7 @@ struct State {
     adapter: Option<String>,
     /// The queries that wait for a login, by their number.
     waiting: BTreeMap<u64, Waiting>,
-    /// The host sends no more lines, so no query waits.
+    /// True once the host sends no more lines: from then on no query waits.
     closed: bool,
 }
 
@@ -114,7 +114,8 @@ async fn end(shared: &Shared, waiting: Vec<Waiting>) {
 
 async fn login_methods(shared: &Shared, owner: &str, adapter: &str) -> Vec<AuthMethod> {
     let ask = |client: Client| async move { client.login_list(adapter).await };
-    // The host must learn that a login is required even if the methods are unknown; an error follows then.
+    // The host must learn that a login is required even if the methods are unknown. A query without login methods then
+    // ends with an error.
     shared.link.ask(owner, ask).await.unwrap_or_else(|error| {
         tracing::warn!(%error, adapter, "login methods are not available");
         vec![]

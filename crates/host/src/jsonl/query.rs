@@ -13,18 +13,18 @@ use super::{
     DEFAULT_CLIENT_ID, DEFAULT_SURFACE_KIND, Options, SHUTTING_DOWN, Shared, code_and_message, image,
 };
 
-/// The scope of session keys without one.
+/// The scope of a session key for which the host names no scope.
 pub(super) const SCOPE: &str = "default";
 
 /// The refusal of a query: a stable code and a message.
 pub(super) type Refused = (String, String);
 
-/// The session key of queries without a key and a model.
+/// The session key of queries that name neither a key nor a model.
 pub(super) fn default_key(options: &Options) -> &str {
     options.model.as_deref().unwrap_or(SCOPE)
 }
 
-/// Starts a query. Queries are accepted in the order in which this function was called for them.
+/// Starts a query. Queries are accepted in the order of the calls of this function.
 pub(super) fn handle(shared: &Arc<Shared>, envelope: &Envelope, line: Line, permit: OwnedSemaphorePermit) {
     let owner = shared.owner(envelope).to_owned();
     let client = envelope.client.clone().unwrap_or_else(|| DEFAULT_CLIENT_ID.to_owned());
@@ -68,8 +68,8 @@ pub(super) fn handle(shared: &Arc<Shared>, envelope: &Envelope, line: Line, perm
     });
 }
 
-/// Reports a conflict if the repeated query has a different body. The live query goes on, so the error does not carry its
-/// ids: a host takes an error with the id of a request for the end of that request.
+/// Reports a conflict if the repeated query has a different body. The live query goes on, so the error does not carry
+/// its ids: a host takes an error with the id of a request for the end of that request.
 fn check_repeated(
     shared: &Arc<Shared>,
     live_query: Arc<Query>,
@@ -98,7 +98,7 @@ fn scope(line: &Line) -> &str {
     line.legacy_client_scope.as_deref().unwrap_or(SCOPE)
 }
 
-/// Returns the line's session key, or else its model.
+/// Returns the line's session key, else its model, else the default key.
 fn key<'a>(line: &'a Line, options: &'a Options) -> &'a str {
     let key = line.legacy_session_key.as_deref().or(line.session_key.as_deref());
     key.or(line.model.as_deref()).unwrap_or_else(|| default_key(options))

@@ -31,7 +31,7 @@ const POLL_MS: u64 = 20_000;
 /// The pause after a request that failed.
 const RETRY_MS: u64 = 1_000;
 
-/// Pending calls to the host, and the number of those whose result is not sent yet.
+/// Pending calls to the host, and the number of calls whose result is not sent yet.
 #[derive(Default)]
 pub(super) struct Calls(Mutex<CallState>, Arc<watch::Sender<usize>>);
 
@@ -201,7 +201,7 @@ pub(super) async fn answer(shared: &Shared, envelope: &Envelope, line: ToolResul
 }
 
 impl Calls {
-    /// Counts a call until the returned value is dropped.
+    /// Counts a call as unanswered until the returned value is dropped.
     fn unanswered(&self) -> Unanswered {
         self.1.send_modify(|count| *count += 1);
         Unanswered(self.1.clone())

@@ -20,10 +20,10 @@ use tokio::task::JoinHandle;
 
 /// The line that marks the end of a host's output.
 const END: &str = r#"{"type":"end"}"#;
-/// The time after which a test that gets no line fails, and shows what the server does.
+/// How long a read waits for output before the test fails.
 const LINE_TIMEOUT: Timespec = Timespec { tv_sec: 100, tv_nsec: 0 };
 
-/// The output of a host. A read fails if nothing comes for long.
+/// The output of a host. A read fails if no output arrives within [`LINE_TIMEOUT`].
 pub(crate) struct Output(PipeReader);
 
 impl Read for Output {
@@ -35,7 +35,7 @@ impl Read for Output {
     }
 }
 
-/// A node that listens, on a runtime of its own: hosts block.
+/// A node that listens, on a runtime of its own, because the tests read the output of hosts with blocking calls.
 pub(crate) struct Server {
     pub(crate) runtime: Runtime,
     pub(crate) node: TestNode,
@@ -75,7 +75,7 @@ impl Server {
     }
 }
 
-/// A host and the part of the server that speaks with it.
+/// A host, and the task that serves it with JSON lines.
 pub(crate) struct Host {
     pub(crate) server: Arc<Server>,
     pipes: HostPipes<PipeWriter, Output>,
@@ -149,7 +149,7 @@ impl Host {
             }
             jsonl.answered().await;
             jsonl.finish().await;
-            // Agents that are still connected keep the output open, so its end is marked.
+            // Agents that are still connected keep the output open, so a line marks its end.
             writeln!(end, "{END}").unwrap();
             left
         });
@@ -184,7 +184,8 @@ impl Host {
         (rest, self.server.runtime.block_on(self.served).unwrap())
     }
 
-    /// Sends a query whose agent opens its endpoint and hangs. Returns a line of the query, and a connection to the endpoint.
+    /// Sends a query whose agent opens its endpoint and hangs. Returns a line of the query, and a connection to the
+    /// endpoint.
     pub(crate) fn agent(&mut self, request: &str, key: &str) -> (Value, RelayAgent) {
         self.agent_of(&query(request, key, "relay; hang"))
     }

@@ -113,7 +113,7 @@ impl Actor {
         if let Some(active) = &mut self.active {
             active.stop.replies.extend(reply);
         }
-        // Boxed: it holds a whole draft.
+        // Boxed: the future holds a whole draft.
         let cancelled = Box::pin(self.try_cancel_active(reason)).await;
         match &cancelled {
             Ok(true) => self.dispatch_cancel(),
@@ -209,8 +209,8 @@ impl Actor {
         }
     }
 
-    /// Asks the adapter to kill everything that is left of an aborted execution. An adapter that fails or does not answer within the
-    /// grace period has proven nothing.
+    /// Asks the adapter to kill everything that is left of an aborted execution. If the adapter panics or does not
+    /// answer within the grace period, the death is unproven.
     pub(super) fn kill_remains(&self, adapter: &str, by: AttemptId) {
         let tx = self.tx.clone();
         let grace = self.shared.clock.sleep_for(self.shared.options.cancel_grace_ms);
@@ -310,8 +310,8 @@ impl Actor {
         }
     }
 
-    /// Stops the active run for a reason of the kernel's own. Retries until the cancellation is recorded, since no caller
-    /// would repeat it.
+    /// Stops the active run for a reason of the kernel's own. Retries until the cancellation is recorded, since no
+    /// caller would repeat it.
     async fn stop_active(&mut self, reason: CancelReason) {
         let is_running =
             |active: &Active| !active.stop.is_killing() && active.status() != RunStatus::Cancelling;

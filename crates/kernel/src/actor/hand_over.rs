@@ -1,12 +1,12 @@
-//! A session is handed over to another process that shares the store (`kernel/moves.rs`).
+//! Hands a session over to another process that shares the store (`kernel/moves.rs`).
 
 use mainspring_core::Run;
 
 use super::{Active, Actor};
 
 impl Actor {
-    /// Hands the session over if this process drains, nothing acts for the session, and another process can execute it.
-    /// Ends this actor then.
+    /// Hands the session over and ends this actor, if this process drains, nothing acts for the session, and another
+    /// process can execute its runs.
     pub(super) async fn hand_over(&mut self) {
         if !self.shared.is_draining() || !self.may_move() {
             return;
@@ -20,7 +20,7 @@ impl Actor {
         let has_work = self.unfinished().next().is_some();
         match self.shared.store.home_give(self.fence, to, has_work).await {
             Ok(true) => self.lifetime.move_to(to),
-            // That process has ended or drains itself by now, or an earlier try that failed was carried out after all.
+            // The process `to` has ended or drains too, or an earlier call that returned an error did take effect.
             Ok(false) => match self.shared.store.home_find(session).await {
                 Ok(Some(home)) if home != self.shared.node => self.lifetime.move_to(home),
                 _ => return,
@@ -51,7 +51,7 @@ impl Actor {
             && self.feed.is_stored()
     }
 
-    /// The active run and the queued ones.
+    /// The active run and the queued runs.
     fn unfinished(&self) -> impl Iterator<Item = &Run> {
         self.active.iter().map(|active| &*active.run).chain(self.queue.iter())
     }

@@ -9,8 +9,8 @@ use crate::error::Error;
 pub const MAX_CHECKPOINT_BYTES: u64 = 100 << 10;
 
 impl AttemptHandle {
-    /// The checkpoint that the attempt continues from, in words for an agent: its content if it has at most `max_bytes`.
-    /// `None` if there is none, or it was deleted.
+    /// Describes the checkpoint that the attempt continues from, as text for an agent. Includes the content if it has
+    /// at most `max_bytes`. `None` if there is no checkpoint or it was deleted.
     pub async fn checkpoint_text(&self, max_bytes: u64) -> Result<Option<String>, HandleError> {
         let Some(id) = self.assignment().attempt.checkpoint else { return Ok(None) };
         let artifact = match self.artifact_get(id).await {
@@ -20,7 +20,7 @@ impl AttemptHandle {
         };
         let content = match artifact.size_bytes {
             Some(size) if size <= max_bytes => {
-                // A run whose checkpoint cannot be read is still worth a retry.
+                // The attempt goes on without the content if the checkpoint cannot be read.
                 let bytes = self.artifact_read(&artifact, 0, max_bytes).await.inspect_err(|error| {
                     tracing::warn!(%error, %id, "a checkpoint cannot be read");
                 });

@@ -27,7 +27,8 @@ pub struct SessionStart {
     pub like: NewSession,
     /// True to refuse the start if no model is given or stored.
     pub model_required: bool,
-    /// True if the request brought initial messages, which are refused: messages enter only through the tree.
+    /// True if the request has initial messages. They are refused for a new session and ignored for a loaded one:
+    /// messages enter only through the tree.
     pub messages: bool,
 }
 

@@ -43,7 +43,7 @@ async fn at_most_max_workers_runs_execute_at_once() {
         }
         for _ in 3..10 {
             run_ready_tasks().await;
-            assert!(control.is_idle(), "a fourth one works, on {}", world.disk.name);
+            assert!(control.is_idle(), "a fourth run executes, on {}", world.disk.name);
             working.remove(0).end(End::succeeded());
             working.push(control.next().await);
         }
@@ -91,7 +91,7 @@ async fn a_permit_of_one_adapter_is_not_used_for_another() {
     world.kernel.run_cancel(&world.me, waits).await.unwrap();
     x.end(End::succeeded());
     run_ready_tasks().await;
-    assert!(control[1].is_idle(), "a second one of y works");
+    assert!(control[1].is_idle(), "a second run of y executes");
     y.end(End::succeeded());
     control[1].next().await;
 }
@@ -158,7 +158,7 @@ async fn a_waiting_run_releases_its_worker_until_it_is_answered() {
         assert_eq!(execution.handle.assignment().run.id, other, "the worker is free");
         world.kernel.run_answer(&world.me, waits, wait, input("yes")).await.unwrap();
         run_ready_tasks().await;
-        assert!(control.is_idle(), "no worker is free for the answered one");
+        assert!(control.is_idle(), "no worker is free for the answered run");
         execution.end(End::succeeded());
         let execution = control.next().await;
         assert_eq!(execution.handle.assignment().run.id, waits);
@@ -205,7 +205,7 @@ async fn a_run_whose_start_failed_is_started_again_after_a_pause() {
     disk.inject_fault(Fault::CommitFails);
     let world = World::reboot(&disk).await;
     run_ready_tasks().await;
-    assert_eq!(world.get(run.id).await.state.status(), RunStatus::Queued, "not at once and for ever");
+    assert_eq!(world.get(run.id).await.state.status(), RunStatus::Queued, "the start is not retried yet");
     let run = world.advance_until(10, world.ended(run.id)).await;
     assert_eq!((run.state.status(), run.attempts), (RunStatus::Succeeded, 1));
 }

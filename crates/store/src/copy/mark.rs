@@ -1,4 +1,5 @@
-//! The mark of an unfinished copy. The target keeps it until the copy is complete: the source that is copied, and how far.
+//! The mark of an unfinished copy. It identifies the source and the records that are copied already. The target keeps
+//! the mark until the copy is complete.
 
 use std::collections::BTreeMap;
 
@@ -6,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::tables::Value;
 
-/// The version of the schema that a target has until its copy is complete. No program knows it, so none takes the target for
-/// a whole store: versions before this one refuse it as made by a newer version.
+/// The schema version of a target until its copy is complete. No program supports this version, so none takes the
+/// target for a complete store: earlier programs refuse it as made by a newer version.
 pub(crate) const UNFINISHED_COPY: u32 = 1_000_000_000;
 
 /// The values of the columns by which a record is ordered.
@@ -16,11 +17,11 @@ pub(crate) type Position = Vec<Value>;
 /// Everything that an unfinished copy needs to continue.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Mark {
-    /// The source, as it was when the copy began.
+    /// The state of the source when the copy began.
     pub(crate) source: SourceState,
     /// The version of the tables of the target.
     pub(crate) schema: u64,
-    /// The kinds of records that are copied, in whole or in part, by name.
+    /// The kinds of records that are copied completely or in part, by name.
     pub(crate) tables: BTreeMap<String, TableMark>,
 }
 
@@ -35,26 +36,27 @@ impl Mark {
     }
 }
 
-/// The content of a source. Every process that may change a database begins a history in it first.
+/// Identifies the content of a source. Every process that may change a database begins a history in it first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SourceState {
     /// The token of the latest history; empty if there is none.
     pub(crate) history: String,
     /// The last cursor that the source has ever given.
     pub(crate) last_cursor: i64,
-    /// The number of changes of the file, for commands that change a SQLite database without a history; 0 in PostgreSQL.
+    /// The number of changes of the file, to detect commands that change a SQLite database without beginning a history;
+    /// 0 in PostgreSQL.
     pub(crate) changes: u32,
 }
 
 /// The records of one kind that were written and compared.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct TableMark {
-    /// Their number.
+    /// The number of these records.
     pub(crate) records: u64,
-    /// The last of them in the source. A position in the target may be another one.
+    /// The position of the last of these records in the source. Its position in the target may differ.
     pub(crate) read_to: Option<Position>,
-    /// The last of them in the target.
+    /// The position of the last of these records in the target.
     pub(crate) written_to: Option<Position>,
-    /// True if there are no more.
+    /// True if the source has no more records of this kind.
     pub(crate) is_complete: bool,
 }

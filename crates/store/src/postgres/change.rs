@@ -30,8 +30,8 @@ pub(super) async fn lease_take(
     Ok(Fence { session, epoch })
 }
 
-/// The condition that this server may become the home of the session `$1`. A later version may have written records of the
-/// session that this one does not understand, unless the session is new.
+/// The SQL condition under which this server may become the home of the session `$1`. A later version may have written
+/// records of the session that this version does not understand, unless the session is new.
 fn may_become_home() -> String {
     format!(
         "(NOT {} OR NOT EXISTS (SELECT 1 FROM sessions AS s WHERE s.session_id = $1))",
@@ -63,7 +63,7 @@ pub(super) async fn lease_take_home(
     }
 }
 
-/// Makes `node` the home of a session, unless another server at work is.
+/// Makes `node` the home of a session, unless another server at work is its home.
 pub(super) async fn home_claim(change: &Reader, session: SessionId, node: NodeId) -> Result<(), StoreError> {
     let sql = format!(
         "INSERT INTO leases (session_id, epoch, node_id, released)
@@ -84,8 +84,8 @@ pub(super) async fn home_claim(change: &Reader, session: SessionId, node: NodeId
     }
 }
 
-/// Makes the server `to` the home of a session that is not in memory and has its home at `from` or nowhere. The server `to`
-/// finds it among the sessions that were handed to it.
+/// Makes the server `to` the home of a session that is not in memory and has its home at `from` or nowhere. The server
+/// `to` finds it among the sessions that were handed to it. Returns false if nothing has changed.
 pub(super) async fn home_assign(
     change: &Reader,
     session: SessionId,
@@ -113,8 +113,9 @@ pub(super) async fn home_assign(
     Ok(false)
 }
 
-/// Makes the server `to` the home of a session whose lease this server has, and voids the lease. The server `to` finds a
-/// session that `has_work` among the sessions that were handed to it.
+/// Makes the server `to` the home of a session whose lease this server has, and voids the lease. If the session
+/// `has_work`, the server `to` finds it among the sessions that were handed to it. Returns false if `to` cannot become
+/// the home or the lease is void.
 pub(super) async fn home_give(
     change: &Reader,
     fence: Fence,
@@ -132,15 +133,16 @@ pub(super) async fn home_give(
     Ok(!change.write(&sql, &[&session, &epoch, &to.as_bytes().as_slice(), &has_work]).await?.is_empty())
 }
 
-/// Gives up being the home of the sessions that are not in memory, except for those in `kept`.
+/// Gives up being the home of the sessions that are not in memory, except for the sessions in `kept` and the sessions
+/// that were handed to this server and that it has not loaded yet.
 pub(super) async fn homes_free(change: &Reader, home: NodeId, kept: &[SessionId]) -> Result<(), StoreError> {
     let sql = "DELETE FROM leases WHERE node_id = $1 AND released AND NOT handed AND session_id <> ALL ($2)";
     let kept: Vec<Vec<u8>> = kept.iter().map(|session| session.as_bytes().to_vec()).collect();
     change.write(sql, &[&home.as_bytes().as_slice(), &kept]).await.map(drop)
 }
 
-/// Fails if a session has no home and a later version has changed the tables: only a server of that version may become its
-/// home.
+/// Fails if a session has no home and a later version has changed the tables: only a server of that version may become
+/// its home.
 async fn check_has_home(change: &Reader, session: SessionId) -> Result<(), StoreError> {
     let sql = format!(
         "SELECT 1 WHERE {} AND NOT EXISTS (
@@ -163,10 +165,10 @@ async fn held_elsewhere(change: &Reader, session: SessionId) -> Result<StoreErro
     Ok(StoreError::HeldElsewhere { node: NodeId::from_bytes(node) })
 }
 
-/// Releases a lease of one of several servers at work, which stays the home of the session.
+/// Releases the lease of a session for one of several servers at work. The server stays the home of the session.
 pub(super) async fn lease_release_home(change: &Reader, fence: Fence) -> Result<(), StoreError> {
     let (session, epoch) = (fence.session.as_bytes().as_slice(), int(fence.epoch));
-    // The session was not created, or is deleted.
+    // A session that was not created, or that is deleted, needs no home.
     let sql = "DELETE FROM leases WHERE session_id = $1 AND epoch = $2
                  AND NOT EXISTS (SELECT 1 FROM sessions AS s WHERE s.session_id = $1)";
     change.write(sql, &[&session, &epoch]).await?;
@@ -468,10 +470,12 @@ pub(super) async fn session_purge(change: &Reader, session: SessionId) -> Result
     Ok(false)
 }
 
-/// Removes the lines that no session reads, leaves first, and the messages of other lines that no fork reads.
+/// Removes the lines that no session reads, leaves first. Of the lines that stay, removes the messages that no fork
+/// reads.
 async fn lines_purge(change: &Reader, session: SessionId) -> Result<(), StoreError> {
     let key = session.as_bytes().as_slice();
-    // The source of a fork may be purged, except for the lines that the fork reads.
+    // If the session is a fork, its source may have been purged, except for the lines that the fork reads. The fork
+    // takes these lines over, so that they are removed with it.
     let adopt = |line: &str| {
         format!(
             "UPDATE lines SET session_id = $1 WHERE line = ({line})
@@ -509,7 +513,7 @@ async fn lines_purge(change: &Reader, session: SessionId) -> Result<(), StoreErr
     change.write(trim, &[&key]).await.map(drop)
 }
 
-/// Removes state that a purged session wrote on lines of others, unless its own lines are still read.
+/// Removes state that a purged session wrote on lines of other sessions, unless its own lines are still read.
 async fn away_state_purge(change: &Reader, session: SessionId) -> Result<(), StoreError> {
     away_delete(change, session.as_bytes()).await
 }

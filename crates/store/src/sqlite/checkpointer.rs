@@ -5,14 +5,14 @@
 //! checkpointer                └─▶ pass              └─▶ pass, until little is left
 //! ```
 //!
-//! SQLite restarts a WAL only when the database holds all of its frames. A pass in another thread copies the frames that
-//! are there when it begins, and while commits go on there are always more. So the writer makes the last pass itself,
-//! between two transactions, when few frames are left; if possible when no commit waits. If commits are faster than the
-//! passes, the WAL reaches `MAX_FRAMES`: then commits wait for a pass, as they would for SQLite's own checkpoint. Only a
-//! reader that blocks passes, or a disk on which they fail, lets the WAL grow further.
+//! SQLite restarts a WAL only when the database holds all of its frames. A pass in another thread copies the frames
+//! that are in the WAL when the pass begins, and while commits go on there are always more. So the writer makes the
+//! last pass itself, between two transactions, when few frames are left; if possible when no commit waits. If commits
+//! are faster than the passes, the WAL reaches `MAX_FRAMES`: then commits wait for a pass, as they would for SQLite's
+//! own checkpoint. Only a reader that blocks passes, or a disk on which they fail, lets the WAL grow further.
 //!
-//! Invariant: a pass never restarts or truncates the WAL, so the writer alone decides which transaction is the first of a
-//! WAL (see [`super::wal`]).
+//! Invariant: a pass never restarts or truncates the WAL, so the writer alone decides which transaction is the first of
+//! a WAL (see [`super::wal`]).
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -62,7 +62,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Decides what is due with a WAL of `frames`; `is_idle` if no commit waits.
+    /// Decides which work is due for a WAL of `frames`; `is_idle` if no commit waits.
     pub(super) fn next(&mut self, frames: FrameCounts, is_idle: bool) -> Due {
         let FrameCounts { written, merged } = frames;
         if written < self.written {
@@ -117,7 +117,8 @@ impl Passes {
         self.changed.notify_one();
     }
 
-    /// Makes a pass on the connection of the writer. Does nothing during a pass of the checkpointer, unless `waits` is set.
+    /// Makes a pass on the connection of the writer. During a pass of the checkpointer, waits for its end if `waits` is
+    /// set, and does nothing otherwise.
     pub(super) fn make(&self, connection: &Connection, waits: bool) -> rusqlite::Result<()> {
         let merging = match waits {
             true => Some(self.merging.lock()),
@@ -137,7 +138,7 @@ impl Passes {
     }
 }
 
-/// The thread that merges. Dropping it waits for a pass that is under way.
+/// The thread that merges the WAL. Dropping it waits for a pass that is in progress.
 #[derive(Debug)]
 pub(super) struct Checkpointer {
     passes: Arc<Passes>,

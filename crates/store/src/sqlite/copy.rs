@@ -1,4 +1,4 @@
-//! A SQLite database as an end of a copy.
+//! A SQLite database as the source or the target of a copy.
 
 use std::fs::{self, File};
 use std::io;
@@ -43,8 +43,8 @@ pub(crate) struct SqliteSource {
 }
 
 impl SqliteSource {
-    /// Opens the database. Changes it only if an earlier version wrote it or a process that used it was killed: the source
-    /// of an interrupted copy has not changed then.
+    /// Opens the database. Changes the file only if an earlier version wrote it or a process that used it was killed.
+    /// Otherwise the file stays as it is, so that an interrupted copy can continue.
     pub(crate) fn open(path: &Path, now: Time) -> Result<Self, CopyError> {
         if !path.exists() {
             return Err(CopyError::NoSource(path.display().to_string()));
@@ -61,7 +61,7 @@ impl SqliteSource {
         Ok(source)
     }
 
-    /// Refuses damaged records: they would get new checksums in the copy, or none, and pass as intact.
+    /// Refuses damaged records: in the copy they would get new checksums, or none, and look intact.
     fn check(&self) -> Result<(), CopyError> {
         let report = checksum::verify(self.view.connection());
         let problems = report.map_err(|error| open::failed(&self.path, error))?.problems;
@@ -116,18 +116,18 @@ pub(crate) fn summary(path: &Path) -> Result<super::CopySummary, super::OpenErro
 pub(crate) struct SqliteTarget {
     path: PathBuf,
     now: Time,
-    /// Open on an unfinished copy.
+    /// The connection to an unfinished copy.
     connection: Option<Connection>,
 }
 
 impl SqliteTarget {
-    /// Opens an unfinished copy, or the place of a new database.
+    /// Opens an unfinished copy at `path`. If there is no file, [`Target::begin`] creates it.
     pub(crate) fn open(path: &Path, now: Time) -> Result<Self, CopyError> {
         let mut target = Self { path: path.into(), now, connection: None };
         if !path.exists() {
             return Ok(target);
         }
-        // SQLite rolls the transaction of a copy that was killed back.
+        // If a copy was killed, SQLite rolls its last transaction back when the database is opened.
         let was_killed = sibling(path, "-journal").exists();
         if was_killed || open::schema_in_header(path).map_err(io_failed(path))? == UNFINISHED_COPY {
             let connection = target.connect()?;
@@ -165,7 +165,8 @@ impl SqliteTarget {
         Ok(written.map(drop).map_err(|error| open::failed(&self.path, error))?)
     }
 
-    /// Computes the data that is derived from other records, and removes the mark.
+    /// Computes the data that is derived from other records, removes the mark and commits. Returns false if a record
+    /// refers to one that does not exist.
     fn complete(connection: &Connection, last: i64) -> rusqlite::Result<bool> {
         connection.execute(
             "UPDATE session_state SET away =
@@ -226,7 +227,7 @@ impl Target for SqliteTarget {
             self.discard()?;
         }
         let fail = |error| open::failed(&self.path, error);
-        // It gets its name with the mark, so that it is never an empty store.
+        // The file gets its final name after the mark is written, so that nobody takes it for an empty store.
         let draft = sibling(&self.path, ".copying");
         remove(&draft)?;
         remove(&sibling(&draft, "-journal"))?;
@@ -244,7 +245,7 @@ impl Target for SqliteTarget {
         self.mark_write(&connection, mark)?;
         connection.execute_batch("COMMIT").map_err(fail)?;
         drop(connection);
-        // SQLite would apply the journal of another file.
+        // SQLite would apply a journal that another file of this name has left.
         remove(&sibling(&self.path, "-journal"))?;
         fs::rename(&draft, &self.path).map_err(io_failed(&self.path))?;
         folder_sync(&self.path).map_err(io_failed(&self.path))?;
@@ -292,8 +293,8 @@ impl Target for SqliteTarget {
 
 type ReadRow = fn(&mut Columns<'_>) -> rusqlite::Result<Record>;
 
-/// The statement that reads the records of a table with a type of their own, up to its conditions, and how a row of it is read.
-/// It has the columns of the key.
+/// Returns the statement that reads a table whose records have a type of their own, and the function that reads a row.
+/// The statement includes the key columns, and further conditions can be appended to it. `None` for the other tables.
 fn select(table: &CopyTable) -> Option<(&'static str, ReadRow)> {
     Some(match table.name {
         "api_keys" => (read::keys::ALL_KEYS, |row| Ok(Record::Key(Box::new(read::key(row)?)))),
@@ -363,7 +364,7 @@ fn read_table(
         sql = format!("{sql} AND ({key_names}) > ({})", marks.join(", "));
     }
     let mut statement = connection.prepare(&format!("{sql} ORDER BY {key_names}")).map_err(fail)?;
-    // By name: a statement of a type of `core` has the key among its columns.
+    // The key columns are found by name: a statement of `select` has them anywhere among its columns.
     let at = |column: &Column<'_>| statement.column_index(column.sqlite).map(|at| (at, column.kind));
     let positions = key.iter().map(at).collect::<rusqlite::Result<Vec<_>>>().map_err(fail)?;
     let params = after.into_iter().flatten().zip(&key).map(|(value, column)| param(value, column.kind));
@@ -436,7 +437,7 @@ fn values_write(connection: &Connection, table: &CopyTable, values: &[Value]) ->
     let mut names: Vec<&str> = columns.iter().map(|column| column.sqlite).collect();
     let mut marks: Vec<String> = (1..=names.len()).map(|at| format!("?{at}")).collect();
     if table.name == "session_state" {
-        // The column is set when all lines have been copied.
+        // `complete` sets the column once all lines are copied.
         names.push("away");
         marks.push("0".into());
     }

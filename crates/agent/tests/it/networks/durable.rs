@@ -12,7 +12,8 @@ use serde_json::json;
 use super::{as_team, leaked, setup, team};
 use crate::world::{Setup, World, run_until_crash, within_timeout};
 
-/// The replies of a run: a plan with a tool call, two texts, and a routing model in between.
+/// The replies of one run, in order: the routing model chooses the planner, the planner calls a tool, the routing model
+/// chooses the writer, the writer answers with a text, and the routing model ends the network.
 fn replies() -> Vec<Reply> {
     vec![
         Reply::tool("select_agent", json!({"name": "planner"})),
@@ -85,7 +86,8 @@ fn a_crash_at_each_step_loses_and_repeats_nothing() {
     }
 }
 
-/// Rules decide in the commit of the result before: a crash while a member works finds the decision.
+/// The decision of a rule is stored in the commit of the previous member's result. So it survives a crash while the
+/// next member works.
 #[test]
 fn decisions_of_rules_survive_a_crash_and_are_not_made_again() {
     let rules = "[network.router]\nrules = [{ when = \"calls == 0\", to = [\"planner\", \"writer\"] }]";
@@ -103,7 +105,7 @@ fn decisions_of_rules_survive_a_crash_and_are_not_made_again() {
     run_until_crash(async {
         let server = ModelServer::start().await.unwrap();
         server.enqueue(Reply::text("roses"));
-        // The rules have changed meanwhile; the decisions stand.
+        // The rules have changed in the meantime; the stored decisions stay valid.
         let changed = leaked(agent.replace("calls == 0", "calls < 9"));
         let setup = Setup { store: store.clone(), seed: 2, on_orphan: OnOrphan::Retry, ..setup() };
         let world = setup.agent(changed).start_on(server).await;
@@ -118,7 +120,7 @@ fn decisions_of_rules_survive_a_crash_and_are_not_made_again() {
     });
 }
 
-/// A member waits for a person, also across a restart; then it continues, and the network after it.
+/// A member waits for a person across a restart. After the answer the member continues, and then the network.
 #[test]
 fn a_member_that_waits_for_a_person_continues_where_it_was() {
     let careful = "id = \"careful\"\napprove = [\"add\"]";

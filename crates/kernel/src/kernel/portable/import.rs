@@ -1,8 +1,8 @@
 //! Import: creates a session from a file, completely or not at all.
 //!
 //! The session is written page by page with the status deleted, and gets its real status in the last commit. So it
-//! is invisible until it is complete, and an import that ends early leaves a deleted session, which is purged at once or by
-//! the next start.
+//! is invisible until it is complete, and an import that ends early leaves a deleted session, which is purged at once
+//! or by the next start.
 //!
 //! The file is not trusted: everything it refers to must be in it, its ids must be new, and the session must belong to
 //! the caller.
@@ -24,7 +24,7 @@ use crate::kernel::{Caller, Kernel, Shared};
 use crate::policy::{Rule, Verdict, check_session_rules};
 use crate::store::{NewId, Row, StoreError};
 
-/// An import in progress. Dropping it before it is finished removes what was written.
+/// An import in progress. Dropping an unfinished import removes the data that it has written.
 pub struct Import {
     kernel: Kernel,
     caller: Caller,
@@ -132,7 +132,7 @@ impl Import {
         }
     }
 
-    /// Refuses a line longer than the largest message, escaped.
+    /// Refuses a line that is longer than the largest message with every byte escaped.
     fn check_size(&self) -> Result<(), Error> {
         let limit = self.kernel.limits().message_bytes.saturating_mul(6).saturating_add(64 << 10);
         match self.partial_line.len() {
@@ -207,7 +207,7 @@ impl Import {
         let shared = &self.kernel.shared;
         let taken = || LineError::Kernel(Error::AlreadyExists { name: session.id.to_string() });
         let mut claim = ImportClaim::take(shared, session.id).ok_or_else(taken)?;
-        // A deleted session of this id may still be being purged in the background: finish that here.
+        // The background purge of a deleted session of this id may not be complete: complete it here.
         while shared.store.session_purge(session.id).await? {}
         // Checked before the lease is taken, so that a live session keeps its lease.
         if shared.store.session_exists(session.id).await? {
@@ -272,7 +272,7 @@ impl Import {
     }
 }
 
-/// Reserves a session id for one import at a time. On drop, purges what the import has written.
+/// Reserves a session id for one import at a time. On drop, purges the data of an incomplete import.
 pub(super) struct ImportClaim {
     pub(super) shared: Arc<Shared>,
     session: SessionId,
