@@ -11,14 +11,15 @@ use mainspring_core::{Fallback, SandboxProfile};
 use mainspring_kernel::policy;
 
 use super::error::Problem;
+use super::rule::list::{fallbacks, paths, policy_rules, ports, server_names, variable_names};
 use super::rule::{
-    Input, Keywords, Number, Rule, Value, command, fallbacks, keyword, number, path, paths, policy_rules,
-    ports, profiles, server_names, switch, text, variable_names, variables,
+    Input, Keywords, Number, Rule, Value, command, keyword, number, path, profiles, switch, text, variables,
 };
 use crate::agents::CONTROL_SERVER;
 
-/// The settings of one adapter.
+/// The settings of one adapter. [`AdapterConfig::acp`] and [`AdapterConfig::pi`] make one; setters and fields change it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct AdapterConfig {
     /// The kind of runtime; `None` for a built-in adapter.
     pub kind: Option<AdapterKind>,
@@ -76,6 +77,17 @@ pub struct AdapterConfig {
 pub(crate) const DEFAULT_MAX_PROCESSES: usize = 16;
 
 impl AdapterConfig {
+    /// Returns the settings of an agent that speaks the Agent Client Protocol, with the command that starts it.
+    pub fn acp<T: Into<String>>(command: impl IntoIterator<Item = T>) -> Self {
+        let command = command.into_iter().map(Into::into).collect();
+        Self { kind: Some(AdapterKind::Acp), command: Some(command), ..Self::default() }
+    }
+
+    /// Returns the settings of pi, which the command `pi` starts.
+    pub fn pi() -> Self {
+        Self { kind: Some(AdapterKind::Pi), ..Self::default() }
+    }
+
     /// Returns the maximum number of concurrent attempts: every attempt of an external agent needs a process.
     pub(crate) fn max_attempts(&self) -> Option<usize> {
         let processes = self.kind.map(|_| self.max_processes.unwrap_or(DEFAULT_MAX_PROCESSES));
@@ -175,6 +187,18 @@ macro_rules! adapter_settings {
                 allowed: || Rule::<$type>::allowed(&$rule),
             },
         )*];
+
+        /// Setters, each named as its setting.
+        impl AdapterConfig {
+            $(
+                #[doc = $doc]
+                #[must_use]
+                pub fn $key(mut self, $key: $type) -> Self {
+                    self.$key = Some($key);
+                    self
+                }
+            )*
+        }
     };
 }
 

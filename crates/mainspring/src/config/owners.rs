@@ -3,11 +3,13 @@
 use mainspring_core::{OwnerQuotas, Quotas};
 use mainspring_kernel::policy;
 
-use super::rule::{Input, Rule, Value, is_owner_name, number, policy_rules};
+use super::rule::list::policy_rules;
+use super::rule::{Input, Rule, Value, is_owner_name, number};
 use super::settings::SETTINGS;
 
 /// The settings of one owner.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct OwnerConfig {
     /// Rules about the owner's agents, tried after those of the server and before those of the adapter.
     pub rules: Option<Vec<policy::Rule>>,

@@ -4,6 +4,7 @@
 //! means what it looks like.
 
 pub(in super::super) mod artifact_store;
+pub(super) mod list;
 pub(super) mod serving;
 pub(super) mod store;
 
@@ -11,9 +12,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
 
-use mainspring_core::Fallback;
 use mainspring_core::limits::check_text;
-use mainspring_kernel::policy;
 use serde::Serialize;
 use tracing_subscriber::EnvFilter;
 
@@ -248,41 +247,6 @@ pub(super) const fn address() -> Text {
     }
 }
 
-/// A rule that accepts a list of host names: a list in the file, comma-separated elsewhere.
-pub(super) struct HostNames;
-
-/// Allows a list of host names.
-pub(super) const fn host_names() -> HostNames {
-    HostNames
-}
-
-impl Rule<Vec<String>> for HostNames {
-    fn read(&self, input: &Input<'_>) -> Result<Vec<String>, String> {
-        let hosts: Vec<String> = match &input.raw {
-            RawValue::List(hosts) => hosts.clone(),
-            RawValue::Untyped(text) if text.trim().is_empty() => vec![],
-            RawValue::Untyped(text) => text.split(',').map(|host| host.trim().to_owned()).collect(),
-            _ => return Err(self.allowed()),
-        };
-        if hosts.iter().all(|host| is_host(host)) { Ok(hosts) } else { Err(self.allowed()) }
-    }
-
-    fn show(&self, value: &Vec<String>) -> Value {
-        Value::List(value.clone())
-    }
-
-    fn allowed(&self) -> String {
-        "a list of host names or addresses without ports, such as [\"agents.example.com\"]".to_owned()
-    }
-}
-
-fn is_host(host: &str) -> bool {
-    let is_label = |label: &str| {
-        !label.is_empty() && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
-    };
-    host.parse::<std::net::IpAddr>().is_ok() || (host.len() <= 253 && host.split('.').all(is_label))
-}
-
 /// Allows a tracing filter.
 pub(super) const fn log_filter() -> Text {
     Text {
@@ -359,115 +323,6 @@ impl Rule<Vec<String>> for Command {
 
     fn allowed(&self) -> String {
         "a command and its arguments as a list, such as [\"opencode\", \"acp\"]".to_owned()
-    }
-}
-
-/// A rule that accepts a list of names: a list in the file, comma-separated elsewhere.
-pub(super) struct NameList {
-    allowed: &'static str,
-    check: fn(&str) -> bool,
-}
-
-/// Allows names of environment variables.
-pub(super) const fn variable_names() -> NameList {
-    NameList {
-        allowed: "a list of names of variables, such as [\"ANTHROPIC_API_KEY\"]",
-        check: is_variable_name,
-    }
-}
-
-/// Allows names of MCP servers, or patterns.
-pub(super) const fn server_names() -> NameList {
-    NameList {
-        allowed: "a list of names of MCP servers, such as [\"fs\"]",
-        check: |name| check_text("name", name).is_ok(),
-    }
-}
-
-impl Rule<Vec<String>> for NameList {
-    fn read(&self, input: &Input<'_>) -> Result<Vec<String>, String> {
-        let names: Vec<String> = match &input.raw {
-            RawValue::List(names) => names.clone(),
-            RawValue::Untyped(text) => text.split(',').map(|name| name.trim().to_owned()).collect(),
-            _ => return Err(self.allowed()),
-        };
-        if names.iter().all(|name| (self.check)(name)) { Ok(names) } else { Err(self.allowed()) }
-    }
-
-    fn show(&self, value: &Vec<String>) -> Value {
-        Value::List(value.clone())
-    }
-
-    fn allowed(&self) -> String {
-        self.allowed.to_owned()
-    }
-}
-
-/// A rule that accepts fallbacks: a list of `ADAPTER` or `ADAPTER:MODEL` in the file, comma-separated elsewhere.
-pub(super) struct Fallbacks;
-
-/// Allows adapters with or without a model.
-pub(super) const fn fallbacks() -> Fallbacks {
-    Fallbacks
-}
-
-impl Rule<Vec<Fallback>> for Fallbacks {
-    fn read(&self, input: &Input<'_>) -> Result<Vec<Fallback>, String> {
-        let entries: Vec<String> = match &input.raw {
-            RawValue::List(entries) => entries.clone(),
-            RawValue::Untyped(text) => text.split(',').map(|entry| entry.trim().to_owned()).collect(),
-            _ => return Err(self.allowed()),
-        };
-        let parse = |entry: &String| {
-            let (adapter, model) = match entry.split_once(':') {
-                Some((adapter, model)) => (adapter, Some(model.to_owned())),
-                None => (entry.as_str(), None),
-            };
-            let has_model = model.as_deref().is_none_or(|model| check_text("a model", model).is_ok());
-            (is_adapter_name(adapter) && has_model).then(|| Fallback { adapter: adapter.into(), model })
-        };
-        entries.iter().map(parse).collect::<Option<_>>().ok_or_else(|| self.allowed())
-    }
-
-    fn show(&self, value: &Vec<Fallback>) -> Value {
-        let entry = |Fallback { adapter, model }: &Fallback| match model {
-            Some(model) => format!("{adapter}:{model}"),
-            None => adapter.clone(),
-        };
-        Value::List(value.iter().map(entry).collect())
-    }
-
-    fn allowed(&self) -> String {
-        "a list of adapters, each with a model if needed, such as [\"codex\", \"native:openai/gpt-5\"]".into()
-    }
-}
-
-/// A rule that accepts policy rules: a list in the file, comma-separated elsewhere.
-pub(super) struct PolicyRules;
-
-/// Allows policy rules.
-pub(super) const fn policy_rules() -> PolicyRules {
-    PolicyRules
-}
-
-impl Rule<Vec<policy::Rule>> for PolicyRules {
-    fn read(&self, input: &Input<'_>) -> Result<Vec<policy::Rule>, String> {
-        let rules: Vec<String> = match &input.raw {
-            RawValue::List(rules) => rules.clone(),
-            RawValue::Untyped(text) if text.trim().is_empty() => vec![],
-            RawValue::Untyped(text) => text.split(',').map(|rule| rule.trim().to_owned()).collect(),
-            _ => return Err(self.allowed()),
-        };
-        rules.iter().map(|rule| rule.parse()).collect::<Result<_, _>>().map_err(|_| self.allowed())
-    }
-
-    fn show(&self, value: &Vec<policy::Rule>) -> Value {
-        Value::List(value.iter().map(ToString::to_string).collect())
-    }
-
-    fn allowed(&self) -> String {
-        "a list of rules: allow, deny or ask, then capability, operation and resource, such as [\"allow fs read *\"]"
-            .to_owned()
     }
 }
 
@@ -573,66 +428,6 @@ impl Rule<PathBuf> for AbsolutePath {
 
     fn allowed(&self) -> String {
         "a path".to_owned()
-    }
-}
-
-/// A rule that accepts a list of paths: a list in the file, comma-separated elsewhere.
-pub(super) struct Paths;
-
-/// Allows a list of paths and makes them absolute.
-pub(super) const fn paths() -> Paths {
-    Paths
-}
-
-impl Rule<Vec<PathBuf>> for Paths {
-    fn read(&self, input: &Input<'_>) -> Result<Vec<PathBuf>, String> {
-        let paths: Vec<String> = match &input.raw {
-            RawValue::List(paths) => paths.clone(),
-            RawValue::Untyped(text) if text.trim().is_empty() => vec![],
-            RawValue::Untyped(text) => text.split(',').map(|path| path.trim().to_owned()).collect(),
-            _ => return Err(self.allowed()),
-        };
-        paths.iter().map(|path| expand_path(Path::new(path), input.folder, input.home)).collect()
-    }
-
-    fn show(&self, value: &Vec<PathBuf>) -> Value {
-        Value::List(value.iter().map(|path| path.to_string_lossy().into_owned()).collect())
-    }
-
-    fn allowed(&self) -> String {
-        "a list of paths, such as [\"~/.local/share/tool\"]".to_owned()
-    }
-}
-
-/// A rule that accepts a list of ports: a list of numbers in the file, comma-separated elsewhere.
-pub(super) struct Ports;
-
-/// Allows a list of ports.
-pub(super) const fn ports() -> Ports {
-    Ports
-}
-
-impl Rule<Vec<u16>> for Ports {
-    fn read(&self, input: &Input<'_>) -> Result<Vec<u16>, String> {
-        let numbers: Option<Vec<u64>> = match &input.raw {
-            RawValue::Integers(numbers) => Some(numbers.clone()),
-            // An empty list has no type.
-            RawValue::List(texts) if texts.is_empty() => Some(vec![]),
-            RawValue::Untyped(text) if text.trim().is_empty() => Some(vec![]),
-            RawValue::Untyped(text) => text.split(',').map(|port| parse_number(port.trim())).collect(),
-            _ => None,
-        };
-        let to_port = |number: u64| u16::try_from(number).ok().filter(|port| *port > 0);
-        let ports = numbers.and_then(|numbers| numbers.into_iter().map(to_port).collect());
-        ports.ok_or_else(|| self.allowed())
-    }
-
-    fn show(&self, value: &Vec<u16>) -> Value {
-        Value::List(value.iter().map(ToString::to_string).collect())
-    }
-
-    fn allowed(&self) -> String {
-        "a list of ports from 1 to 65535, such as [443]".to_owned()
     }
 }
 

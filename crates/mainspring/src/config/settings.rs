@@ -19,11 +19,12 @@ use mainspring_kernel::policy;
 use super::adapters::{ADAPTER_SETTINGS, AdapterConfig, AdapterSetting, WORKER_COUNT_RANGE};
 use super::owners::{self, OwnerConfig, OwnerSetting};
 use super::rule::artifact_store::{bucket_url, region};
-use super::rule::serving::{audience, claim, client_id, optional_path, origins};
-use super::rule::store::{folder_roots, labels, listen_url, server_name, store_url};
+use super::rule::list::{folder_roots, host_names, labels, origins, policy_rules};
+use super::rule::serving::{audience, claim, client_id, optional_path};
+use super::rule::store::{listen_url, server_name, store_url};
 use super::rule::{
-    self, Input, Keywords, Rule, Value, adapter_name, address, command, host_names, keyword, log_filter,
-    number, owner_name, path, policy_rules, switch, url,
+    self, Input, Keywords, Rule, Value, adapter_name, address, command, keyword, log_filter, number,
+    owner_name, path, switch, url,
 };
 
 const SECOND_MS: u64 = 1000;
@@ -361,6 +362,7 @@ settings! {
 
 /// Limits of a host that communicates over standard input and output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Stdio {
     /// Milliseconds that an agent waits for a tool of the host.
     pub tool_timeout_ms: u64,
@@ -370,6 +372,7 @@ pub struct Stdio {
 
 /// The audit log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Audit {
     /// Bytes at which a file is followed by the next one.
     pub file_bytes: u64,
@@ -387,6 +390,7 @@ impl Keywords for OnAuditFailure {
 
 /// An object store for the bytes of artifacts.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ArtifactStore {
     /// The bucket and the beginning of the names of objects: `s3://bucket/prefix`; `None` for the state directory.
     pub url: Option<String>,
@@ -402,6 +406,7 @@ pub struct ArtifactStore {
 
 /// Several servers on one PostgreSQL.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Cluster {
     /// The address at which the other servers reach this one; `None` for a server on its own.
     pub address: Option<String>,
@@ -444,6 +449,7 @@ impl Cluster {
 
 /// Delays between attempts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Retry {
     /// Milliseconds before the second attempt.
     pub base_ms: u64,

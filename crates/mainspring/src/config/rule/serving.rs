@@ -1,8 +1,8 @@
-//! Rules of the settings with which a server serves others: certificates, origins, an identity provider.
+//! Rules of the settings with which a server serves others: certificates, an identity provider.
 
 use std::path::{Path, PathBuf};
 
-use super::{Input, RawValue, Rule, Text, Value, expand_path};
+use super::{Input, Rule, Text, Value, expand_path};
 
 /// A rule that accepts a path and makes it absolute, or an empty text for none.
 pub(in super::super) struct PathOrEmpty;
@@ -27,42 +27,6 @@ impl Rule<Option<PathBuf>> for PathOrEmpty {
     fn allowed(&self) -> String {
         "a path, or empty for none".to_owned()
     }
-}
-
-/// A rule that accepts origins of web pages: a list in the file, comma-separated elsewhere.
-pub(in super::super) struct Origins;
-
-/// Allows a list of origins.
-pub(in super::super) const fn origins() -> Origins {
-    Origins
-}
-
-impl Rule<Vec<String>> for Origins {
-    fn read(&self, input: &Input<'_>) -> Result<Vec<String>, String> {
-        let origins: Vec<String> = match &input.raw {
-            RawValue::List(origins) => origins.clone(),
-            RawValue::Untyped(text) if text.trim().is_empty() => vec![],
-            RawValue::Untyped(text) => text.split(',').map(|origin| origin.trim().to_owned()).collect(),
-            _ => return Err(self.allowed()),
-        };
-        if origins.iter().all(|origin| is_origin(origin)) { Ok(origins) } else { Err(self.allowed()) }
-    }
-
-    fn show(&self, value: &Vec<String>) -> Value {
-        Value::List(value.clone())
-    }
-
-    fn allowed(&self) -> String {
-        "a list of origins without a path, such as [\"https://app.example.com\"]; `*` is not one".to_owned()
-    }
-}
-
-/// True for a scheme, a host and perhaps a port, as browsers send them.
-fn is_origin(origin: &str) -> bool {
-    let host = origin.strip_prefix("https://").or_else(|| origin.strip_prefix("http://"));
-    host.is_some_and(|host| {
-        !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-_:[]".contains(&byte))
-    })
 }
 
 /// Allows the name of a claim, or the path to it.

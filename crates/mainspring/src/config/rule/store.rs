@@ -1,8 +1,6 @@
-//! The rules of settings that hold the URL of a PostgreSQL, folders, labels or the name of a server.
+//! The rules of settings that hold the URL of a PostgreSQL or the name of a server.
 
-use mainspring_core::placement::check_labels;
-
-use super::{Input, RawValue, Rule, Value};
+use super::{Input, Rule, Value};
 
 /// A rule that accepts the URL of a PostgreSQL, or an empty text for none.
 pub(in super::super) struct StoreUrl {
@@ -40,66 +38,6 @@ impl Rule<Option<String>> for StoreUrl {
     }
 }
 
-/// A rule that accepts a list of absolute paths: a list in the file, comma-separated elsewhere.
-pub(in super::super) struct FolderRoots;
-
-/// Allows absolute paths of folders, or none.
-pub(in super::super) const fn folder_roots() -> FolderRoots {
-    FolderRoots
-}
-
-impl Rule<Vec<String>> for FolderRoots {
-    fn read(&self, input: &Input<'_>) -> Result<Vec<String>, String> {
-        let paths: Vec<String> = match &input.raw {
-            RawValue::List(paths) => paths.clone(),
-            RawValue::Untyped(text) => {
-                text.split(',').map(str::trim).filter(|path| !path.is_empty()).map(str::to_owned).collect()
-            }
-            _ => return Err(self.allowed()),
-        };
-        let is_usable = |path: &String| path.starts_with('/') && !path.chars().any(char::is_control);
-        if paths.iter().all(is_usable) { Ok(paths) } else { Err(self.allowed()) }
-    }
-
-    fn show(&self, value: &Vec<String>) -> Value {
-        Value::List(value.clone())
-    }
-
-    fn allowed(&self) -> String {
-        "a list of absolute paths of folders, such as [\"/srv/projects\"]".to_owned()
-    }
-}
-
-/// A rule that accepts a list of labels: a list in the file, comma-separated elsewhere.
-pub(in super::super) struct Labels;
-
-/// Allows labels of a server, or none.
-pub(in super::super) const fn labels() -> Labels {
-    Labels
-}
-
-impl Rule<Vec<String>> for Labels {
-    fn read(&self, input: &Input<'_>) -> Result<Vec<String>, String> {
-        let labels: Vec<String> = match &input.raw {
-            RawValue::List(labels) => labels.clone(),
-            RawValue::Untyped(text) => {
-                text.split(',').map(str::trim).filter(|label| !label.is_empty()).map(str::to_owned).collect()
-            }
-            _ => return Err(self.allowed()),
-        };
-        check_labels(&labels).map(|()| labels).map_err(|_| self.allowed())
-    }
-
-    fn show(&self, value: &Vec<String>) -> Value {
-        Value::List(value.clone())
-    }
-
-    fn allowed(&self) -> String {
-        "a list of at most 16 labels of letters, digits, `_`, `.` and `-`, such as [\"gpu\", \"eu\"]"
-            .to_owned()
-    }
-}
-
 /// A rule that accepts the name of a server, or an empty text for none.
 pub(in super::super) struct ServerName;
 
@@ -127,10 +65,14 @@ impl Rule<Option<String>> for ServerName {
     }
 }
 
-/// Replaces the passwords in the URL of a database by `***`.
+/// Replaces the passwords in the URL of a database by `***`, and all of it if it is not clear where a password ends.
 pub(crate) fn without_password(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return "***".to_owned() };
     let (authority, tail) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
+    if tail.contains('@') {
+        // The database's client takes everything before the first `@` for the user and the password.
+        return format!("{scheme}://***");
+    }
     let authority = match authority.rsplit_once('@') {
         Some((user, host)) => match user.split_once(':') {
             Some((name, _)) => format!("{name}:***@{host}"),
@@ -165,6 +107,8 @@ mod tests {
             ("postgres://ada@db/main", "postgres://ada@db/main"),
             ("postgresql:///main?host=/run&password=secret", "postgresql:///main?host=/run&password=***"),
             ("postgres://db", "postgres://db"),
+            ("postgres://ada:se/cr?et@db/main", "postgres://***"),
+            ("postgres:///main?password=se@cret&user=b", "postgres://***"),
         ] {
             assert_eq!(without_password(url), shown);
         }
