@@ -1,9 +1,10 @@
 //! `inspect_agent_artifacts`.
 
 use mainspring_api::control::{ArtifactForm, ArtifactList, ControlError, InspectArtifacts};
-use mainspring_core::{Artifact, ArtifactId, AttemptId, Damage, Rows, RunId, SessionId, Time};
+use mainspring_core::{Artifact, ArtifactId, AttemptId, Rows, RunId, SessionId, Time};
 
 use crate::bounds::{self, PageBudget};
+use crate::damaged::DamagedRows;
 use crate::{ControlTools, Input, cursor, invalid, limit, run_id, session_id};
 
 /// The number of artifacts that are read at once.
@@ -40,17 +41,21 @@ impl ControlTools<'_> {
             let page = self.artifact_page(&source, before).await?;
             let is_last = page.len() < ARTIFACTS_PER_PAGE;
             before = page.last().map(|artifact| (artifact.created_at, artifact.id));
-            damaged
-                .extend(page.damaged.into_iter().map(|damage| Damage { index: artifacts.len(), ..damage }));
-            for artifact in page.items.into_iter().filter(is_wanted) {
+            let mut unlisted = DamagedRows::new(page.damaged);
+            for (place, artifact) in page.items.into_iter().enumerate() {
+                if !is_wanted(&artifact) {
+                    continue;
+                }
                 let at = format!("{}.{}", artifact.created_at.0, artifact.id);
                 let form = ArtifactForm::from(artifact);
                 if artifacts.len() == most || !budget.admits(bounds::ARTIFACTS.size_of(&form)) {
                     return Ok(ArtifactList { artifacts, next_cursor: last, truncated: vec![], damaged });
                 }
+                damaged.extend(unlisted.before(place, artifacts.len()));
                 artifacts.push(form);
                 last = Some(at);
             }
+            damaged.extend(unlisted.rest(artifacts.len()));
             if is_last {
                 return Ok(ArtifactList { artifacts, next_cursor: None, truncated: vec![], damaged });
             }

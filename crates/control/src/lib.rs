@@ -13,6 +13,7 @@ use serde_json::{Map, Value};
 
 mod artifacts;
 mod bounds;
+mod damaged;
 mod delegate;
 mod document;
 mod effect;

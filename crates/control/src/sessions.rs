@@ -4,6 +4,7 @@ use mainspring_api::control::{BindingForm, ControlError, ListSessions, ListedSes
 use mainspring_core::{Damage, SessionId, Time};
 
 use crate::bounds::{self, PageBudget};
+use crate::damaged::DamagedRows;
 use crate::{ControlTools, Input, cursor, limit};
 
 impl ControlTools<'_> {
@@ -18,15 +19,13 @@ impl ControlTools<'_> {
             self.plane.session_list(input.status, input.surface_kind.as_deref(), before, limit).await?;
         let mut has_more = listed.len() == limit;
         let (mut sessions, mut last, mut budget) = (vec![], None, PageBudget::after(0));
-        let (mut damaged, mut unlisted) = (vec![], listed.damaged.into_iter().peekable());
+        let (mut damaged, mut unlisted) = (vec![], DamagedRows::new(listed.damaged));
         for (place, listed) in listed.items.into_iter().enumerate() {
-            while let Some(damage) = unlisted.next_if(|damage| damage.index <= place) {
-                damaged.push(Damage { index: sessions.len(), ..damage });
-            }
             let (id, at) = (listed.session.id, listed.session.last_activity_at.0);
             let at = format!("{at}.{id}");
             let listed = match self.listed_session(listed).await {
                 Err(error) if error.is_corrupt() => {
+                    damaged.extend(unlisted.before(place, sessions.len()));
                     damaged.push(unreadable(id, sessions.len(), error.message));
                     last = Some(at);
                     continue;
@@ -37,11 +36,12 @@ impl ControlTools<'_> {
                 has_more = true;
                 break;
             }
+            damaged.extend(unlisted.before(place, sessions.len()));
             sessions.push(listed);
             last = Some(at);
         }
         if !has_more {
-            damaged.extend(unlisted.map(|damage| Damage { index: sessions.len(), ..damage }));
+            damaged.extend(unlisted.rest(sessions.len()));
         }
         Ok(SessionList { sessions, next_cursor: last.filter(|_| has_more), truncated: vec![], damaged })
     }
