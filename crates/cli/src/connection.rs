@@ -6,6 +6,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use mainspring_client::{Client, Error, Events, Feed, Socket};
@@ -56,6 +57,8 @@ pub(super) struct Connection<'a> {
 /// A node and its server in this process, until a `serve` takes the state directory over.
 struct LocalServer {
     parts: Arc<Mutex<Option<(Node, Server)>>>,
+    /// Whether the node is being closed, or is closed, for a `serve`.
+    handed_over: Arc<AtomicBool>,
     /// Hands the directory over when a `serve` waits for it.
     hand_over: Option<JoinHandle<()>>,
 }
@@ -64,14 +67,16 @@ impl LocalServer {
     fn new(node: Node, server: Server, state_dir: &Path, purpose: Purpose) -> Self {
         let parts = Arc::new(Mutex::new(Some((node, server))));
         // A command that only reads records ends by itself.
-        let hand_over = (purpose == Purpose::Execute)
-            .then(|| Tasks::default().spawn(hand_over_when_claimed(parts.clone(), state_dir.to_owned())));
-        Self { parts, hand_over }
+        let handed_over = Arc::new(AtomicBool::new(false));
+        let hand_over = (purpose == Purpose::Execute).then(|| {
+            let claimed = hand_over_when_claimed(parts.clone(), handed_over.clone(), state_dir.to_owned());
+            Tasks::default().spawn(claimed)
+        });
+        Self { parts, handed_over, hand_over }
     }
 
     fn is_handed_over(&self) -> bool {
-        // The lock is held while the node is closed for a `serve`.
-        self.parts.try_lock().map_or(true, |parts| parts.is_none())
+        self.handed_over.load(Ordering::Acquire)
     }
 
     /// Takes the node and its server; none if a `serve` has taken over.
@@ -85,7 +90,11 @@ impl LocalServer {
 }
 
 /// Waits until a `serve` claims the state directory and this process has no work, then closes the node.
-async fn hand_over_when_claimed(parts: Arc<Mutex<Option<(Node, Server)>>>, state_dir: PathBuf) {
+async fn hand_over_when_claimed(
+    parts: Arc<Mutex<Option<(Node, Server)>>>,
+    handed_over: Arc<AtomicBool>,
+    state_dir: PathBuf,
+) {
     let clock = Clock::system();
     loop {
         clock.sleep_for(CLAIM_INTERVAL_MS).await;
@@ -100,6 +109,7 @@ async fn hand_over_when_claimed(parts: Arc<Mutex<Option<(Node, Server)>>>, state
         if work.active + work.queued + node.busy_agents() > 0 {
             continue;
         }
+        handed_over.store(true, Ordering::Release);
         server.close();
         node.kernel().drain().await;
         if let Some((node, server)) = parts.take() {
