@@ -153,11 +153,8 @@ impl Host {
             writeln!(end, "{END}").unwrap();
             left
         });
-        let mut host = Self {
-            server: server.clone(),
-            pipes: HostPipes::new(to_server, Output(from_server)),
-            served,
-        };
+        let mut host =
+            Self { server: server.clone(), pipes: HostPipes::new(to_server, Output(from_server)), served };
         host.receive_init();
         (host, keeper)
     }
