@@ -123,7 +123,8 @@ impl Client {
         // The process has one TLS provider; the first one installed wins.
         let _ = rustls::crypto::ring::default_provider().install_default();
         // No proxy: the address names the server itself.
-        let http = builder.connect_timeout(CONNECT_TIMEOUT).pool_idle_timeout(IDLE_TIMEOUT).no_proxy().build();
+        let http =
+            builder.connect_timeout(CONNECT_TIMEOUT).pool_idle_timeout(IDLE_TIMEOUT).no_proxy().build();
         let http = http.map_err(|error| Error::Invalid(format!("no HTTP client: {error}")))?;
         Ok(Self {
             http,
@@ -229,7 +230,7 @@ impl Client {
         &self,
         method: Method,
         path: &[&str],
-        query: &[(&str, &str)],
+        query: &impl Serialize,
         json: Option<String>,
     ) -> Result<String, Error> {
         let mut request = self.request(method, path).query(query);
