@@ -8,13 +8,13 @@ use mainspring_api::threads::{
     AgentThreadDelta, AgentThreadRecord, AgentThreadStatus, ModelProfileResponse, SearchThreadsRequest,
     ThreadDeltaQuery, ThreadGetQuery, ThreadListQuery, ThreadOrigin, ThreadPage, ThreadVisibility,
 };
-use mainspring_core::{Run, RunStatus, Session, Visibility};
+use mainspring_core::goal::GOALS_FAILED;
+use mainspring_core::{Run, RunState, Session, Visibility};
 use mainspring_kernel::kernel::{Caller, Scope, SessionQuery};
 use mainspring_kernel::store::SessionRef;
-use serde_json::Value;
 
 use super::token::{Client, MustReload, Token, unchanged};
-use super::view::View;
+use super::view::{View, client_wait};
 use super::views::view;
 use super::{ThreadBody, ThreadCaller, ThreadPath, ThreadQuery, json_of, json_response, org_id};
 use crate::access::key_ended;
@@ -264,15 +264,10 @@ fn status_of(session: &Session, latest: Option<&Run>) -> AgentThreadStatus {
             None => AgentThreadStatus::NotStarted,
         };
     };
-    let code = serde_json::to_value(&run.state).unwrap_or_default();
-    match run.state.status() {
-        RunStatus::WaitingInput
-            if code["wait"]["request"] == "tools" && code["wait"]["answer"] == Value::Null =>
-        {
-            AgentThreadStatus::ClientToolTurn
-        }
-        RunStatus::Failed if code["error"]["code"] == "goals_failed" => AgentThreadStatus::GoalsFailed,
-        status if status.is_ended() => AgentThreadStatus::UserTurn,
+    match &run.state {
+        state if client_wait(state).is_some() => AgentThreadStatus::ClientToolTurn,
+        RunState::Failed { error } if error.code == GOALS_FAILED => AgentThreadStatus::GoalsFailed,
+        state if state.status().is_ended() => AgentThreadStatus::UserTurn,
         _ => AgentThreadStatus::RobotoTurn,
     }
 }
