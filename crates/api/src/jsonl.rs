@@ -2,6 +2,7 @@
 //!
 //! A host sends a [`Request`] within an envelope and gets [`Reply`] lines, each with the [`LineIds`] of its request and run.
 //! docs/jsonl.md describes the protocol. Replies borrow their texts, so that a streamed delta is not copied to be sent.
+//! [`endpoint`] has the lines between an agent process and the socket through which it calls tools.
 
 use std::borrow::Cow;
 
@@ -501,6 +502,7 @@ fn session_id_or_none<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Sessi
 }
 
 pub mod codes;
+pub mod endpoint;
 
 #[cfg(test)]
 mod tests;

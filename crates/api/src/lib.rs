@@ -1,5 +1,5 @@
-//! The wire contract: every request and answer of the HTTP API, the JSON lines of a host in both directions, and the
-//! inputs and answers of the control tools.
+//! The wire contract: every request and answer of the HTTP API, the JSON lines of a host and of an agent in both
+//! directions, and the inputs and answers of the control tools.
 //!
 //! The server and the client both use these types, so that neither can drift from the other. Types that are also facts of
 //! the system (sessions, runs, messages, events) are defined in `mainspring-core`; this crate adds the envelopes around

@@ -8,13 +8,15 @@ mod agent;
 mod feedback;
 mod goal;
 mod message;
+mod query;
 mod record;
 mod request;
 mod task;
 mod timestamp;
 
 pub use agent::{
-    AgentRecord, AgentVariable, AgentVariableType, CreateAgentRequest, LaunchAgentRequest, UpdateAgentRequest,
+    AgentRecord, AgentVariable, AgentVariableType, CreateAgentRequest, DeletedAgent, LaunchAgentRequest,
+    UpdateAgentRequest,
 };
 pub use feedback::{SubmitFeedbackRequest, ThreadFeedbackRecord};
 pub use goal::{AgentGoal, AgentGoalStatus, AgentThreadGoalRecord};
@@ -22,9 +24,10 @@ pub use message::{
     AgentContent, AgentErrorContent, AgentMessage, AgentMessageStatus, AgentRole, AgentTextContent,
     AgentToolResultContent, AgentToolUseContent, ContentType,
 };
+pub use query::{ThreadAgentListQuery, ThreadDeltaQuery, ThreadGetQuery, ThreadListQuery};
 pub use record::{
-    AgentThreadDelta, AgentThreadRecord, AgentThreadStatus, Data, ErrorEnvelope, ModelProfileResponse,
-    ThreadError, ThreadOrigin, ThreadPage, ThreadVisibility,
+    AgentThreadDelta, AgentThreadRecord, AgentThreadStatus, ChangedThread, Data, ErrorEnvelope,
+    ModelProfileResponse, ThreadError, ThreadOrigin, ThreadPage, ThreadVisibility,
 };
 pub use request::{
     AnalysisScope, CLIENT_TOOL_NAME_PREFIX, ClientToolResult, ClientToolResultStatus, ClientToolSpec,

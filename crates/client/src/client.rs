@@ -230,7 +230,7 @@ impl Client {
         &self,
         method: Method,
         path: &[&str],
-        query: &[(&str, &str)],
+        query: &impl Serialize,
         json: Option<String>,
     ) -> Result<String, Error> {
         let mut request = self.request(method, path).query(query);

@@ -4,6 +4,7 @@ use crate::Problem;
 
 /// Codes of the server that change the client's behaviour.
 mod code {
+    pub(super) const CORRUPT: &str = "corrupt";
     pub(super) const CURSOR_EXPIRED: &str = "cursor_expired";
     pub(super) const NOT_FOUND: &str = "not_found";
     pub(super) const SHUTTING_DOWN: &str = "shutting_down";
@@ -68,6 +69,11 @@ impl Error {
     /// True when the requested thing does not exist, or the caller may not see it.
     pub fn is_not_found(&self) -> bool {
         self.is_refused_with(code::NOT_FOUND)
+    }
+
+    /// True when stored data that is needed is damaged.
+    pub(crate) fn is_corrupt(&self) -> bool {
+        self.is_refused_with(code::CORRUPT)
     }
 
     /// True when the requested events were pruned.

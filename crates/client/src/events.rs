@@ -135,8 +135,7 @@ impl Events {
             && match Box::pin(client.run_get(run)).await {
                 Ok(run) => run.state.status().is_ended(),
                 // The row of the run is damaged: reading the run reports the error.
-                Err(Error::Refused(problem)) => problem.code == "corrupt",
-                Err(_) => false,
+                Err(error) => error.is_corrupt(),
             }
     }
 

@@ -74,7 +74,7 @@ impl ControlTools<'_> {
     /// Returns the last attempt of a run. Fails if one is damaged: it could be the last one.
     pub(crate) async fn last_attempt(&self, run: RunId) -> Result<Option<AttemptForm>, ControlError> {
         let attempts = self.attempts(run).await?.intact();
-        let mut attempts = attempts.map_err(|damage| ControlError::new("corrupt", damage.message))?;
+        let mut attempts = attempts.map_err(|damage| ControlError::corrupt(damage.message))?;
         Ok(attempts.pop())
     }
 

@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
+use mainspring_api::jsonl::endpoint::{AgentLine, ToolResult, ToolUse};
 use mainspring_control::error_answer;
 use mainspring_control::mcp::{self, AnswerCalls, ToolServer};
 use mainspring_core::SessionId;
@@ -10,7 +11,7 @@ use mainspring_system::clock::Clock;
 use rmcp::model::{CallToolRequestParams, CallToolResult, ContentBlock};
 use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer, ServiceExt};
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 
@@ -39,19 +40,18 @@ impl AnswerCalls for RelayTools {
         request: CallToolRequestParams,
         context: &RequestContext<RoleServer>,
     ) -> Result<CallToolResult, ErrorData> {
-        let name = request.name.clone();
-        if !mainspring_control::is_control_tool(&request.name) {
-            return Err(ErrorData::invalid_params(format!("there is no tool {:?}", request.name), None));
+        let name = request.name.into_owned();
+        if !mainspring_control::is_control_tool(&name) {
+            return Err(ErrorData::invalid_params(format!("there is no tool {name:?}"), None));
         }
-        let mut call = json!({
-            "type": "tool_use",
-            "callId": "mcp",
-            "name": request.name,
-            "input": request.arguments.map_or(Value::Object(Map::new()), Value::Object),
+        let call = AgentLine::ToolUse(ToolUse {
+            call_id: "mcp".into(),
+            name: name.clone(),
+            input: Value::Object(request.arguments.unwrap_or_default()),
+            session_id: self.session.map(|session| session.to_string()),
+            run_id: None,
+            attempt_id: None,
         });
-        if let Some(session) = self.session {
-            call["sessionId"] = session.to_string().into();
-        }
         let answer = call_endpoint(&self.socket, &call);
         let sleep = |millis| self.clock.sleep_for(millis);
         // If the caller cancels, the endpoint notices the end of the connection.
@@ -74,12 +74,13 @@ impl AnswerCalls for RelayTools {
 }
 
 /// Makes one call on a connection of its own. Returns the result.
-async fn call_endpoint(socket: &Path, call: &Value) -> std::io::Result<String> {
+async fn call_endpoint(socket: &Path, call: &AgentLine) -> std::io::Result<String> {
     let mut endpoint = BufReader::new(UnixStream::connect(socket).await?);
-    endpoint.write_all(format!("{call}\n").as_bytes()).await?;
+    endpoint.write_all(&call.encode()).await?;
     let mut line = String::new();
     endpoint.read_line(&mut line).await?;
     let answer: Value = serde_json::from_str(&line)
         .map_err(|_| std::io::Error::other("the endpoint has closed the connection"))?;
-    Ok(answer["result"].as_str().unwrap_or_default().to_owned())
+    // A line that is no result of a call has no text.
+    Ok(serde_json::from_value::<ToolResult>(answer).map(|answer| answer.result).unwrap_or_default())
 }

@@ -11,9 +11,9 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::TryStreamExt;
 use mainspring_api::{ArtifactListQuery, ArtifactQuery, Page};
-use mainspring_core::{Artifact, ArtifactId, ArtifactRole, BadId, Rows};
+use mainspring_core::{Artifact, ArtifactId, ArtifactRole, BadId};
 use mainspring_kernel::Error;
-use mainspring_kernel::kernel::{self, ArtifactsOf, NewArtifact};
+use mainspring_kernel::kernel::{self, ArtifactsOf, Caller, NewArtifact};
 use serde_json::{Map, Value};
 use tokio::io::AsyncReadExt;
 use tokio_util::io::{ReaderStream, StreamReader};
@@ -122,14 +122,7 @@ pub(super) async fn session_artifacts(
     SessionPath(by): SessionPath,
     QueryParams(query): QueryParams<ArtifactListQuery>,
 ) -> Result<Json<Page<Artifact>>, Problem> {
-    let (limit, before) = (query.limit, page_start(query.before)?);
-    list(
-        &http,
-        http.kernel
-            .artifact_list(&caller, kernel::ArtifactQuery { of: ArtifactsOf::Session(by), before, limit })
-            .await,
-        limit,
-    )
+    list(&http, &caller, ArtifactsOf::Session(by), query).await
 }
 
 /// Lists the artifacts of a run, newest first
@@ -143,22 +136,19 @@ pub(super) async fn run_artifacts(
     RunPath(run): RunPath,
     QueryParams(query): QueryParams<ArtifactListQuery>,
 ) -> Result<Json<Page<Artifact>>, Problem> {
-    let (limit, before) = (query.limit, page_start(query.before)?);
-    list(
-        &http,
-        http.kernel
-            .artifact_list(&caller, kernel::ArtifactQuery { of: ArtifactsOf::Run(run), before, limit })
-            .await,
-        limit,
-    )
+    list(&http, &caller, ArtifactsOf::Run(run), query).await
 }
 
-fn list(
+async fn list(
     http: &Http,
-    items: Result<Rows<Artifact>, Error>,
-    limit: Option<usize>,
+    caller: &Caller,
+    of: ArtifactsOf,
+    query: ArtifactListQuery,
 ) -> Result<Json<Page<Artifact>>, Problem> {
-    Ok(Json(page_of(http, items?, limit, |artifact| format!("{}.{}", artifact.created_at.0, artifact.id))))
+    let (limit, before) = (query.limit, page_start(query.before)?);
+    let artifacts = http.kernel.artifact_list(caller, kernel::ArtifactQuery { of, before, limit }).await?;
+    let position = |artifact: &Artifact| format!("{}.{}", artifact.created_at.0, artifact.id);
+    Ok(Json(page_of(http, artifacts, limit, position)))
 }
 
 /// Returns an artifact without its content

@@ -8,19 +8,6 @@ use crate::access::Authenticated;
 use crate::body::{Json, QueryParams};
 use crate::{Http, Problem};
 
-fn hit(found: kernel::SearchHit) -> SearchHit {
-    let kernel::SearchHit { session_id, title, message, snippet, pinned_at } = found;
-    SearchHit {
-        session_id,
-        title,
-        message_id: message.as_ref().map(|message| message.message_id),
-        role: message.as_ref().map(|message| message.role),
-        created_at_ms: message.map(|message| message.created_at),
-        snippet,
-        pinned_at_ms: pinned_at,
-    }
-}
-
 /// Searches session titles and messages for all of the words: titles first, then messages, newest first
 #[utoipa::path(
     get, path = "/v1/search", params(SearchQuery),
@@ -36,7 +23,7 @@ pub(super) async fn session_search(
     let query = kernel::SearchQuery { text, scope, before, limit };
     let found = http.kernel.session_search(&caller, &query).await?;
     Ok(Json(Page {
-        items: found.hits.into_iter().map(hit).collect(),
+        items: found.hits,
         next: found.next.map(|next| next.to_string()),
         damaged: found.damaged,
     }))

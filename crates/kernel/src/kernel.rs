@@ -122,7 +122,7 @@ pub use requests::{
     SessionQuery, SessionTarget, Snapshot,
 };
 pub(crate) use runs::json_size;
-pub use search::{MessageHit, SearchHit, SearchPosition, SearchQuery, SearchResult};
+pub use search::{SearchPosition, SearchQuery, SearchResult};
 pub use session_agent::MAX_GIVEN_MESSAGES;
 pub use sessions::session_ref;
 pub use start::{SessionStart, Started};

@@ -2,82 +2,70 @@
 
 use std::sync::Arc;
 
+use mainspring_api::jsonl::endpoint::{AgentLine, Context, EndpointLine, NoContext, RunContext, ToolUse};
 use mainspring_control::{CLIENT, ControlTools, DEFAULT_BUDGET_USD, error_answer, is_control_tool};
 use mainspring_kernel::adapter::{AttemptHandle, HandleError};
 use mainspring_kernel::ids::Ids;
 use mainspring_kernel::kernel::HostCallError;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::Shared;
 
 /// Maximum bytes of a tool result.
 const RESULT_MAX_BYTES: usize = 16 << 20;
 
-/// A line that an agent sends.
-pub(super) enum Line {
-    ToolUse(Call),
-    /// Asks which run the process works for.
-    Context {
-        call_id: String,
-    },
-}
-
-/// A tool call of an agent. The ids are optional and must equal those of the live attempt: they cannot select another.
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct Call {
-    pub(super) call_id: String,
-    name: String,
-    #[serde(default)]
-    input: Value,
-    session_id: Option<String>,
-    run_id: Option<String>,
-    attempt_id: Option<String>,
-}
-
-impl Line {
-    /// Parses a line. Fails with the call id (empty if it cannot be read) and the reason.
-    pub(super) fn read(line: Vec<u8>, limit: usize) -> Result<Self, (String, String)> {
-        if line.len() > limit {
-            return Err((String::new(), format!("a line has at most {limit} bytes")));
-        }
-        let object = match serde_json::from_slice(&line) {
-            Ok(Value::Object(object)) => object,
-            Ok(_) => return Err((String::new(), "a line is a JSON object".into())),
-            Err(error) => return Err((String::new(), format!("the line is not JSON: {error}"))),
-        };
-        drop(line);
-        let text = |field: &str| object.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
-        let (call_id, kind) = (text("callId"), text("type"));
-        match kind.as_str() {
-            "tool_use" => match serde_json::from_value(Value::Object(object)) {
-                Ok(call) => Ok(Self::ToolUse(call)),
-                Err(error) => Err((call_id, error.to_string())),
-            },
-            "context" => Ok(Self::Context { call_id }),
-            _ => Err((call_id, format!("no line of an agent has the type {kind:?}"))),
-        }
+/// Parses a line. Fails with the call id (empty if it cannot be read) and the reason.
+pub(super) fn read(line: Vec<u8>, limit: usize) -> Result<AgentLine, (String, String)> {
+    if line.len() > limit {
+        return Err((String::new(), format!("a line has at most {limit} bytes")));
+    }
+    let object = match serde_json::from_slice(&line) {
+        Ok(Value::Object(object)) => object,
+        Ok(_) => return Err((String::new(), "a line is a JSON object".into())),
+        Err(error) => return Err((String::new(), format!("the line is not JSON: {error}"))),
+    };
+    drop(line);
+    let text = |field: &str| object.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let (call_id, kind) = (text("callId"), text("type"));
+    match kind.as_str() {
+        // Ignores fields of newer agents.
+        "tool_use" => match serde_json::from_value(Value::Object(object)) {
+            Ok(call) => Ok(AgentLine::ToolUse(call)),
+            Err(error) => Err((call_id, error.to_string())),
+        },
+        "context" => Ok(AgentLine::Context { call_id }),
+        _ => Err((call_id, format!("no line of an agent has the type {kind:?}"))),
     }
 }
 
 /// Builds the answer to a line that asks for the context.
-pub(super) fn context_line(shared: &Shared, call_id: &str) -> Value {
-    let mut answer = json!({"type": "context", "callId": call_id});
-    match &*shared.live.borrow() {
-        Some(attempt) => super::context(attempt).into_iter().for_each(|(_, field, value)| {
-            answer[field] = value.into();
-        }),
-        None => answer["error"] = json!({"code": "stale_owner", "message": BETWEEN_ATTEMPTS}),
+pub(super) fn context_line(shared: &Shared, call_id: String) -> EndpointLine {
+    let context = match &*shared.live.borrow() {
+        Some(attempt) => Context::Run(run_context(attempt)),
+        None => Context::Unavailable {
+            error: NoContext { code: "stale_owner".into(), message: BETWEEN_ATTEMPTS.into() },
+        },
+    };
+    EndpointLine::Context { call_id, context }
+}
+
+fn run_context(attempt: &AttemptHandle) -> RunContext {
+    let run = &attempt.assignment().run;
+    RunContext {
+        owner_id: run.owner.clone(),
+        session_id: run.session,
+        run_id: run.id,
+        attempt_id: attempt.id(),
+        request_id: run.request.request_id.clone(),
+        client_id: run.request.client_id.clone(),
     }
-    answer
 }
 
 const BETWEEN_ATTEMPTS: &str =
     "the agent works on no run at the moment: an agent calls only while its turn runs";
 
 /// Runs a call for the live attempt. Returns the result as text.
-pub(super) async fn run(shared: &Arc<Shared>, call: Call) -> String {
+pub(super) async fn run(shared: &Arc<Shared>, call: ToolUse) -> String {
     let mut live = shared.live.subscribe();
     let Some(attempt) = live.borrow_and_update().clone() else {
         return error_answer("no_authority", BETWEEN_ATTEMPTS);
@@ -98,7 +86,7 @@ pub(super) async fn run(shared: &Arc<Shared>, call: Call) -> String {
 }
 
 /// Refuses a call that names another session, run or attempt than the live one.
-fn check_ids(attempt: &AttemptHandle, call: &Call) -> Result<(), String> {
+fn check_ids(attempt: &AttemptHandle, call: &ToolUse) -> Result<(), String> {
     let run = &attempt.assignment().run;
     let ids = [
         (&call.session_id, run.session.to_string()),
@@ -111,7 +99,7 @@ fn check_ids(attempt: &AttemptHandle, call: &Call) -> Result<(), String> {
     }
 }
 
-async fn answer(shared: &Shared, attempt: &AttemptHandle, call: Call) -> String {
+async fn answer(shared: &Shared, attempt: &AttemptHandle, call: ToolUse) -> String {
     if is_control_tool(&call.name) {
         return control(shared, attempt, &call.name, call.input).await;
     }

@@ -2,14 +2,13 @@
 
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use mainspring_api::jsonl::endpoint::{AgentLine, EndpointLine, ToolResult, ToolUse};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::net::unix::OwnedReadHalf;
 use tokio::sync::{Semaphore, mpsc};
 
-use super::Shared;
-use super::call::{self, Call, Line};
+use super::{Shared, call};
 
 /// Maximum number of results queued for an agent.
 const QUEUED_RESULTS: usize = 16;
@@ -21,10 +20,10 @@ const DISCARD_CHUNK_BYTES: u64 = 64 << 10;
 /// Serves the calls of one connection until the agent disconnects.
 pub(super) async fn serve(shared: Arc<Shared>, agent: UnixStream) {
     let (read, mut write) = agent.into_split();
-    let (answers, mut waiting) = mpsc::channel::<Value>(QUEUED_RESULTS);
+    let (answers, mut waiting) = mpsc::channel::<EndpointLine>(QUEUED_RESULTS);
     shared.tasks.spawn(async move {
         while let Some(answer) = waiting.recv().await {
-            if write.write_all(format!("{answer}\n").as_bytes()).await.is_err() {
+            if write.write_all(&answer.encode()).await.is_err() {
                 return;
             }
         }
@@ -32,12 +31,12 @@ pub(super) async fn serve(shared: Arc<Shared>, agent: UnixStream) {
     let (mut lines, limit) = (BufReader::new(read), shared.options.line_bytes);
     let permits = Arc::new(Semaphore::new(MAX_CONCURRENT_CALLS));
     while let Some(line) = next(&mut lines, limit).await {
-        let answer = match Line::read(line, limit) {
+        let answer = match call::read(line, limit) {
             Err((call_id, why)) => {
-                tool_result(&call_id, &mainspring_control::error_answer("invalid_tool_input", &why))
+                tool_result(call_id, mainspring_control::error_answer("invalid_tool_input", &why))
             }
-            Ok(Line::Context { call_id }) => call::context_line(&shared, &call_id),
-            Ok(Line::ToolUse(call)) => {
+            Ok(AgentLine::Context { call_id }) => call::context_line(&shared, call_id),
+            Ok(AgentLine::ToolUse(call)) => {
                 // At the limit, the agent waits until one of its calls has a result.
                 let Ok(permit) = permits.clone().acquire_owned().await else { return };
                 let (shared, answers) = (shared.clone(), answers.clone());
@@ -55,18 +54,18 @@ pub(super) async fn serve(shared: Arc<Shared>, agent: UnixStream) {
 }
 
 /// Sends the result of a call, unless the agent disconnects before.
-async fn answer(shared: &Arc<Shared>, answers: &mpsc::Sender<Value>, call: Call) {
+async fn answer(shared: &Arc<Shared>, answers: &mpsc::Sender<EndpointLine>, call: ToolUse) {
     let call_id = call.call_id.clone();
     let result = tokio::select! {
         result = call::run(shared, call) => result,
         () = answers.closed() => return,
     };
     // An agent that has disconnected needs no result.
-    let _ = answers.send(tool_result(&call_id, &result)).await;
+    let _ = answers.send(tool_result(call_id, result)).await;
 }
 
-fn tool_result(call_id: &str, result: &str) -> Value {
-    json!({"type": "tool_result", "callId": call_id, "result": result})
+fn tool_result(call_id: String, result: String) -> EndpointLine {
+    EndpointLine::ToolResult(ToolResult { call_id, result })
 }
 
 /// Reads the next line, cut to one byte over the limit; `None` at the end of the input.

@@ -47,6 +47,12 @@ impl<'a> ErrorAnswer<'a> {
     pub fn new(code: &'a str, message: &'a str) -> Self {
         Self { ok: false, error: ToolFailure { code: Code::new(code), message } }
     }
+
+    /// Builds the answer of a host's tool. The host's code is sent as it is.
+    pub fn of_host(code: &'a str, message: &'a str) -> Self {
+        let code = Code { code: code.into(), reason: None };
+        Self { ok: false, error: ToolFailure { code, message } }
+    }
 }
 
 /// The answer of `list_agent_sessions`.
@@ -191,4 +197,16 @@ pub struct DelegatedWork {
     pub terminal_status: Option<RunStatus>,
     /// The result of the child; null until the child has ended.
     pub result: Option<DelegationResultForm>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_has_the_codes_of_the_protocol_or_that_of_the_host() {
+        let json = |answer: &ErrorAnswer<'_>| serde_json::to_string(answer).unwrap();
+        insta::assert_snapshot!(json(&ErrorAnswer::new("tool_failed", "no")), @r#"{"ok":false,"error":{"code":"adapter_execution_failed","reason":"tool_failed","message":"no"}}"#);
+        insta::assert_snapshot!(json(&ErrorAnswer::of_host("tool_failed", "no")), @r#"{"ok":false,"error":{"code":"tool_failed","message":"no"}}"#);
+    }
 }

@@ -110,6 +110,7 @@ pub struct ControlError {
 
 impl ControlError {
     const NOT_FOUND: &str = "not_found";
+    const CORRUPT: &str = "corrupt";
     const CURSOR_EXPIRED: &str = "cursor_expired";
 
     /// Builds an error.
@@ -122,6 +123,11 @@ impl ControlError {
         Self::new(Self::NOT_FOUND, message)
     }
 
+    /// Builds the error for stored data that is needed and damaged.
+    pub fn corrupt(message: impl Into<String>) -> Self {
+        Self::new(Self::CORRUPT, message)
+    }
+
     /// True when the object does not exist, or the caller may not see it.
     pub fn is_not_found(&self) -> bool {
         self.code == Self::NOT_FOUND
@@ -129,7 +135,7 @@ impl ControlError {
 
     /// True when stored data that is needed is damaged.
     pub fn is_corrupt(&self) -> bool {
-        self.code == "corrupt"
+        self.code == Self::CORRUPT
     }
 
     /// True when the requested events were pruned.

@@ -75,6 +75,13 @@ pub struct AgentRecord {
     pub modified_by: String,
 }
 
+/// The answer of the deletion of an agent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeletedAgent {
+    /// The agent.
+    pub agent_id: String,
+}
+
 /// Creates an agent to launch.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CreateAgentRequest {

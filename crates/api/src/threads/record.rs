@@ -154,6 +154,14 @@ impl AgentThreadRecord {
     }
 }
 
+/// The answer of a change that returns no record.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChangedThread {
+    /// The thread. Answers to old clients name this field `session_id`.
+    #[serde(alias = "session_id")]
+    pub thread_id: String,
+}
+
 /// A model profile that threads may use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelProfileResponse {

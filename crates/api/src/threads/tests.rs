@@ -86,3 +86,25 @@ fn a_scope_takes_the_dimensions_that_are_set() {
     kept.merge(&scope(json!({"start_time": 5, "end_time": null})));
     assert_eq!(kept, scope(json!({"start_time": 5, "end_time": 9})));
 }
+
+#[test]
+fn answers_without_a_record_name_their_object() {
+    let changed = ChangedThread { thread_id: "ses_1".into() };
+    assert_eq!(serde_json::to_string(&changed).unwrap(), r#"{"thread_id":"ses_1"}"#);
+    let old: ChangedThread = serde_json::from_value(json!({"session_id": "ses_1"})).unwrap();
+    assert_eq!(old, changed);
+    let deleted = DeletedAgent { agent_id: "a1".into() };
+    assert_eq!(serde_json::to_string(&deleted).unwrap(), r#"{"agent_id":"a1"}"#);
+}
+
+#[test]
+fn a_query_has_only_the_parameters_that_are_set() {
+    let get = ThreadGetQuery { load_messages: Some("false".into()) };
+    assert_eq!(serde_json::to_value(&get).unwrap(), json!({"load_messages": "false"}));
+    let delta = ThreadDeltaQuery { next_token: Some("t".into()) };
+    assert_eq!(serde_json::to_value(&delta).unwrap(), json!({"next_token": "t"}));
+    assert_eq!(serde_json::to_value(ThreadListQuery::default()).unwrap(), json!({}));
+    assert_eq!(serde_json::to_value(ThreadAgentListQuery::default()).unwrap(), json!({}));
+    let list: ThreadListQuery = serde_json::from_value(json!({"page_token": "p", "newer": 1})).unwrap();
+    assert_eq!(list, ThreadListQuery { page_token: Some("p".into()), ..ThreadListQuery::default() });
+}

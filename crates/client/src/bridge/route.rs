@@ -9,9 +9,10 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 
+use mainspring_api::control::ErrorAnswer;
 use mainspring_api::jsonl::{Activity, Request, RequestLine, ToolResult};
 use mainspring_core::{Approval, ApprovalRequest, AuthMethod, Time, WaitId, WaitRequest};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 
@@ -195,7 +196,7 @@ impl ToolCall {
     }
 
     fn refuse(&mut self, code: &str, message: &str) {
-        self.send(&json!({"ok": false, "error": {"code": code, "message": message}}).to_string());
+        self.send(&serde_json::to_string(&ErrorAnswer::of_host(code, message)).unwrap_or_default());
     }
 
     fn send(&mut self, result: &str) {

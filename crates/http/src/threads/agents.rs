@@ -3,15 +3,15 @@
 use axum::extract::{Path, State};
 use axum::response::Response;
 use mainspring_api::threads::{
-    AgentRecord, AnalysisScope, CreateAgentRequest, LaunchAgentRequest, StartAgentThreadRequest, ThreadPage,
-    ThreadVisibility, Timestamp, UpdateAgentRequest,
+    AgentRecord, AnalysisScope, CreateAgentRequest, DeletedAgent, LaunchAgentRequest,
+    StartAgentThreadRequest, ThreadAgentListQuery, ThreadPage, ThreadVisibility, Timestamp,
+    UpdateAgentRequest,
 };
 use mainspring_core::Time;
 use mainspring_core::launch::resolve;
 use mainspring_kernel::Error;
 use mainspring_kernel::kernel::{Repeatable, launchers};
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::write::{Started, settle, start_thread, started_response};
 use super::{ThreadBody, ThreadCaller, ThreadQuery};
@@ -47,16 +47,11 @@ fn check_template(template: &Value) -> Result<(), Problem> {
     }
 }
 
-#[derive(Deserialize)]
-pub(super) struct ListQuery {
-    page_token: Option<String>,
-}
-
 /// `GET /v1/ai/agents`
 pub(super) async fn launcher_list(
     State(http): State<Http>,
     caller: ThreadCaller,
-    ThreadQuery(query): ThreadQuery<ListQuery>,
+    ThreadQuery(query): ThreadQuery<ThreadAgentListQuery>,
 ) -> Result<Response, Problem> {
     let token = query.page_token.as_deref().filter(|token| !token.is_empty());
     let after = token.map(page_start).transpose()?;
@@ -116,7 +111,7 @@ pub(super) async fn launcher_delete(
         deleted => deleted.map_err(Problem::from),
     };
     settle(&http, &request, deleted).await?;
-    Ok(caller.answer(&json!({"agent_id": agent})))
+    Ok(caller.answer(&DeletedAgent { agent_id: agent }))
 }
 
 /// `POST /v1/ai/agents/{agent}/launch`

@@ -6,16 +6,15 @@ use axum::extract::State;
 use axum::response::Response;
 use mainspring_api::threads::{
     AgentThreadDelta, AgentThreadRecord, AgentThreadStatus, ModelProfileResponse, SearchThreadsRequest,
-    ThreadOrigin, ThreadPage, ThreadVisibility,
+    ThreadDeltaQuery, ThreadGetQuery, ThreadListQuery, ThreadOrigin, ThreadPage, ThreadVisibility,
 };
-use mainspring_core::{Run, RunStatus, Session, Visibility};
+use mainspring_core::goal::GOALS_FAILED;
+use mainspring_core::{Run, RunState, Session, Visibility};
 use mainspring_kernel::kernel::{Caller, Scope, SessionQuery};
 use mainspring_kernel::store::SessionRef;
-use serde::Deserialize;
-use serde_json::Value;
 
 use super::token::{Client, MustReload, Token, unchanged};
-use super::view::View;
+use super::view::{View, client_wait};
 use super::views::view;
 use super::{ThreadBody, ThreadCaller, ThreadPath, ThreadQuery, json_of, json_response, org_id};
 use crate::access::key_ended;
@@ -29,17 +28,12 @@ const HOLD: Duration = Duration::from_secs(8);
 /// Threads in a page, unless the caller asks for fewer.
 const PAGE_THREADS: usize = 50;
 
-#[derive(Deserialize)]
-pub(super) struct GetQuery {
-    load_messages: Option<String>,
-}
-
 /// `GET /v1/ai/threads/{thread}`
 pub(super) async fn thread_get(
     State(http): State<Http>,
     caller: ThreadCaller,
     path: ThreadPath,
-    ThreadQuery(query): ThreadQuery<GetQuery>,
+    ThreadQuery(query): ThreadQuery<ThreadGetQuery>,
 ) -> Result<Response, Problem> {
     http.kernel.repeat_close(&caller.caller, path.0, None).await?;
     let view = view(&http, &caller.caller, path.0).await?;
@@ -99,11 +93,6 @@ fn head(session: &Session, status: AgentThreadStatus) -> AgentThreadRecord {
     }
 }
 
-#[derive(Deserialize)]
-pub(super) struct DeltaQuery {
-    next_token: Option<String>,
-}
-
 /// `GET /v1/ai/threads/{thread}/delta`
 ///
 /// While the server works, the answer waits for a change: the request then counts as a stream.
@@ -112,7 +101,7 @@ pub(super) async fn thread_delta(
     caller: ThreadCaller,
     path: ThreadPath,
     slot: RequestSlot,
-    ThreadQuery(query): ThreadQuery<DeltaQuery>,
+    ThreadQuery(query): ThreadQuery<ThreadDeltaQuery>,
 ) -> Result<Response, Problem> {
     http.kernel.repeat_close(&caller.caller, path.0, None).await?;
     let present = view(&http, &caller.caller, path.0).await?;
@@ -201,19 +190,11 @@ async fn is_own(http: &Http, caller: &ThreadCaller, view: &View, number: usize) 
     Ok(run.owner == caller.caller.owner && run.request.client_id == Some(caller.client_id(true)))
 }
 
-#[derive(Default, Deserialize)]
-#[serde(default)]
-pub(super) struct ListQuery {
-    limit: Option<usize>,
-    page_token: Option<String>,
-    pinned: Option<String>,
-}
-
 /// `GET /v1/ai/threads`: the caller's threads, the latest activity first
 pub(super) async fn thread_list(
     State(http): State<Http>,
     caller: ThreadCaller,
-    ThreadQuery(query): ThreadQuery<ListQuery>,
+    ThreadQuery(query): ThreadQuery<ThreadListQuery>,
 ) -> Result<Response, Problem> {
     let pinned = query.pinned.map(|pinned| pinned.eq_ignore_ascii_case("true"));
     // A reader may have pinned threads of others.
@@ -283,15 +264,10 @@ fn status_of(session: &Session, latest: Option<&Run>) -> AgentThreadStatus {
             None => AgentThreadStatus::NotStarted,
         };
     };
-    let code = serde_json::to_value(&run.state).unwrap_or_default();
-    match run.state.status() {
-        RunStatus::WaitingInput
-            if code["wait"]["request"] == "tools" && code["wait"]["answer"] == Value::Null =>
-        {
-            AgentThreadStatus::ClientToolTurn
-        }
-        RunStatus::Failed if code["error"]["code"] == "goals_failed" => AgentThreadStatus::GoalsFailed,
-        status if status.is_ended() => AgentThreadStatus::UserTurn,
+    match &run.state {
+        state if client_wait(state).is_some() => AgentThreadStatus::ClientToolTurn,
+        RunState::Failed { error } if error.code == GOALS_FAILED => AgentThreadStatus::GoalsFailed,
+        state if state.status().is_ended() => AgentThreadStatus::UserTurn,
         _ => AgentThreadStatus::RobotoTurn,
     }
 }

@@ -17,6 +17,7 @@ use mainspring_api::threads::{
     AgentSubtask, AgentSubtaskStatus, AgentTask, AgentTaskBoundary, AgentTaskStatus, AgentThreadGoalRecord,
     AgentThreadStatus, AgentToolResultContent, AgentToolUseContent, ContentType, is_client_tool_name,
 };
+use mainspring_core::goal::GOALS_FAILED;
 use mainspring_core::message::result_text;
 use mainspring_core::{
     Block, GoalStatus, Message, MessageId, MessageStatus, Point, Position, Role, Run, RunState, Session,
@@ -141,7 +142,8 @@ impl View {
 
     /// The results that the active run waits for.
     pub(super) fn client_wait(&self) -> Option<(&Run, &Wait)> {
-        client_wait(self.active.as_ref())
+        let run = self.active.as_ref()?;
+        client_wait(&run.state).map(|wait| (run, wait))
     }
 }
 
@@ -174,13 +176,13 @@ fn live(transcript: &Transcript, path: &Path) -> Vec<Numbered> {
     messages.into_iter().map(number).collect()
 }
 
-fn client_wait(active: Option<&Run>) -> Option<(&Run, &Wait)> {
-    let run = active?;
-    match &run.state {
+/// The results of client tools that a run in this state waits for.
+pub(super) fn client_wait(state: &RunState) -> Option<&Wait> {
+    match state {
         RunState::WaitingInput { wait, .. }
             if wait.request == WaitRequest::Tools && wait.answer.is_none() =>
         {
-            Some((run, wait))
+            Some(wait)
         }
         _ => None,
     }
@@ -193,12 +195,12 @@ fn turn(transcript: &Transcript, last: Option<&AgentMessage>) -> (AgentThreadSta
         return match (transcript.queued.is_empty(), last) {
             (false, _) => work(Some("Waiting for a free worker")),
             (true, None) => (AgentThreadStatus::NotStarted, None),
-            (true, Some(last)) if has_error(last, "goals_failed") => (AgentThreadStatus::GoalsFailed, None),
+            (true, Some(last)) if has_error(last, GOALS_FAILED) => (AgentThreadStatus::GoalsFailed, None),
             (true, Some(_)) => (AgentThreadStatus::UserTurn, None),
         };
     };
     match &run.state {
-        _ if client_wait(Some(run)).is_some() => (AgentThreadStatus::ClientToolTurn, None),
+        state if client_wait(state).is_some() => (AgentThreadStatus::ClientToolTurn, None),
         RunState::WaitingInput { wait, .. } if wait.request == WaitRequest::Tools => work(None),
         RunState::WaitingInput { wait, .. } => work(Some(&format!("Waiting for input: {}", wait.question))),
         RunState::WaitingApproval { wait, .. } => {

@@ -5,7 +5,7 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use mainspring_api::MessageAppend;
 use mainspring_api::threads::{
-    AgentContent, AgentGoal, AgentMessage, AgentRole, AgentThreadStatus, ClientToolResult,
+    AgentContent, AgentGoal, AgentMessage, AgentRole, AgentThreadStatus, ChangedThread, ClientToolResult,
     ClientToolResultStatus, ClientToolSpec, ForkAgentThreadRequest, PinThreadRequest, SendMessageRequest,
     StartAgentThreadRequest, SubmitFeedbackRequest, SubmitToolResultsRequest, ThreadFeedbackRecord,
     ThreadVisibility, UpdateThreadVisibilityRequest, is_client_tool_name,
@@ -45,6 +45,23 @@ pub(super) async fn settle<T>(
         http.kernel.repeat_refused(request).await;
     }
     outcome
+}
+
+/// Settles a change that is answered with the id of the thread.
+async fn settle_change(
+    http: &Http,
+    caller: &ThreadCaller,
+    path: &ThreadPath,
+    request: &Repeatable,
+    outcome: Result<(), Problem>,
+) -> Result<Response, Problem> {
+    settle(http, request, outcome).await?;
+    Ok(changed(caller, path))
+}
+
+/// Answers a change that returns no record.
+fn changed(caller: &ThreadCaller, path: &ThreadPath) -> Response {
+    caller.answer(&ChangedThread { thread_id: path.0.to_string() })
 }
 
 /// `POST /v1/ai/threads`
@@ -318,8 +335,7 @@ pub(super) async fn thread_send(
 ) -> Result<Response, Problem> {
     let request = http.kernel.repeat_begin(&caller.caller, "thread_send", Some(path.0), &body).await?;
     let sent = send_message(&http, &caller, &path, &request, send).await;
-    settle(&http, &request, sent).await?;
-    Ok(caller.answer(&json!({"thread_id": path.0})))
+    settle_change(&http, &caller, &path, &request, sent).await
 }
 
 async fn send_message(
@@ -390,8 +406,7 @@ pub(super) async fn thread_results(
 ) -> Result<Response, Problem> {
     let request = http.kernel.repeat_begin(&caller.caller, "thread_results", Some(path.0), &body).await?;
     let outcome = submit_results(&http, &caller, &path, &request, submitted).await;
-    settle(&http, &request, outcome).await?;
-    Ok(caller.answer(&json!({"thread_id": path.0})))
+    settle_change(&http, &caller, &path, &request, outcome).await
 }
 
 async fn submit_results(
@@ -470,8 +485,7 @@ pub(super) async fn thread_delete(
         Err(Error::NotFound { .. }) if request.is_repeated => Ok(()),
         deleted => deleted.map(drop).map_err(Problem::from),
     };
-    settle(&http, &request, deleted).await?;
-    Ok(caller.answer(&json!({"thread_id": path.0})))
+    settle_change(&http, &caller, &path, &request, deleted).await
 }
 
 /// `POST /v1/ai/threads/{thread}/fork`
@@ -536,7 +550,7 @@ pub(super) async fn thread_pin(
 ) -> Result<Response, Problem> {
     http.kernel.repeat_close(&caller.caller, path.0, None).await?;
     http.kernel.session_pin(&caller.caller, &path.by(), pin.pinned).await?;
-    Ok(caller.answer(&json!({"thread_id": path.0})))
+    Ok(changed(&caller, &path))
 }
 
 /// `POST /v1/ai/threads/{thread}/messages/{number}/feedback`

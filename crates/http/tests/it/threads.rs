@@ -104,6 +104,10 @@ async fn a_poll_of_a_thread_at_rest_is_answered_at_once() {
         until(&server, thread, |record| record["status"] == "client_tool_turn").await["continuation_token"]
             .take();
     assert_eq!(delta(&server, thread, &token).await.1["data"]["status"], "client_tool_turn");
+    let page = server.get("/v1/ai/threads").await.1;
+    let mut items = page["data"]["items"].as_array().unwrap().iter();
+    let listed = items.find(|item| item["thread_id"] == thread).unwrap();
+    assert_eq!(listed["status"], "client_tool_turn", "a list says it too");
 }
 
 #[tokio::test]

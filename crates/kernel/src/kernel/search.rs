@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 use std::fmt;
 use std::str::FromStr;
 
-use mainspring_core::{Damage, MessageId, Role, Rows, Session, SessionId, Time};
-use serde::Serialize;
+use mainspring_api::SearchHit;
+use mainspring_core::{Damage, Rows, Session, SessionId, Time};
 
 use super::sessions::scope_of;
 use super::{Caller, Kernel, Scope};
@@ -71,38 +71,6 @@ pub struct SearchResult {
     pub damaged: Vec<Damage>,
 }
 
-/// One search result: a session title or a message.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct SearchHit {
-    /// Id of the session.
-    pub session_id: SessionId,
-    /// Title of the session.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub title: Option<String>,
-    /// The message; none if the title matched.
-    #[serde(flatten)]
-    pub message: Option<MessageHit>,
-    /// The text around the match, on one line.
-    pub snippet: String,
-    /// When the caller has pinned the session.
-    #[serde(rename = "pinnedAtMs", skip_serializing_if = "Option::is_none")]
-    pub pinned_at: Option<Time>,
-}
-
-/// A message that matched.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct MessageHit {
-    /// Id of the message.
-    pub message_id: MessageId,
-    /// Author of the message.
-    pub role: Role,
-    /// When the message was created.
-    #[serde(rename = "createdAtMs")]
-    pub created_at: Time,
-}
-
 impl Kernel {
     /// Searches the titles and messages of the sessions in the scope.
     pub async fn session_search(&self, caller: &Caller, search: &SearchQuery) -> Result<SearchResult, Error> {
@@ -136,9 +104,15 @@ impl Kernel {
         let after_titles = |damage: Damage| Damage { index: damage.index + titles.items.len(), ..damage };
         damaged.extend(messages.damaged.into_iter().map(after_titles));
         for session in titles.items {
-            let snippet = session.title.clone().unwrap_or_default();
-            let (session_id, pinned_at) = (session.id, pins.get(&session.id).copied());
-            hits.push(SearchHit { session_id, title: session.title, message: None, snippet, pinned_at });
+            hits.push(SearchHit {
+                session_id: session.id,
+                snippet: session.title.clone().unwrap_or_default(),
+                title: session.title,
+                message_id: None,
+                role: None,
+                created_at_ms: None,
+                pinned_at_ms: pins.get(&session.id).copied(),
+            });
         }
         for found in messages.items {
             // A page of long messages takes long: others are served in between.
@@ -147,13 +121,11 @@ impl Kernel {
             hits.push(SearchHit {
                 session_id: found.session,
                 title: found.title,
-                message: Some(MessageHit {
-                    message_id: message.id,
-                    role: message.role,
-                    created_at: message.created_at,
-                }),
+                message_id: Some(message.id),
+                role: Some(message.role),
+                created_at_ms: Some(message.created_at),
                 snippet: query.snippet(&searchable_text(&message.content)),
-                pinned_at: pins.get(&found.session).copied(),
+                pinned_at_ms: pins.get(&found.session).copied(),
             });
         }
         Ok(SearchResult { hits, next, damaged })

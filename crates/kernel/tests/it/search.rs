@@ -13,8 +13,8 @@ async fn search(world: &World, caller: &Caller, text: &str) -> SearchResult {
 /// Formats the results, a line each: the title, and the snippet of a message.
 async fn lines(world: &World, text: &str) -> Vec<String> {
     let hits = search(world, &world.me, text).await.hits;
-    let line = |hit: mainspring_kernel::kernel::SearchHit| {
-        let of = hit.message.map_or("title".into(), |message| message.role.to_string());
+    let line = |hit: mainspring_api::SearchHit| {
+        let of = hit.role.map_or("title".into(), |role| role.to_string());
         format!("{of} in {:?}: {}", hit.title.unwrap_or_default(), hit.snippet)
     };
     hits.into_iter().map(line).collect()
@@ -132,7 +132,7 @@ async fn search_results_are_paged() {
         loop {
             let query = SearchQuery { text: "word".into(), before, limit: Some(3), ..SearchQuery::default() };
             let page = world.kernel.session_search(&world.me, &query).await.unwrap();
-            seen.extend(page.hits.into_iter().filter_map(|hit| hit.message).map(|hit| hit.message_id));
+            seen.extend(page.hits.into_iter().filter_map(|hit| hit.message_id));
             before = page.next;
             if before.is_none() {
                 break;
