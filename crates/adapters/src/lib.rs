@@ -17,7 +17,7 @@ pub mod script;
 
 pub use acp::{AcpOptions, McpServer};
 pub use driver::{AgentOptions, KeepLog};
-pub use endpoint::RelayOptions;
+pub use endpoint::{Endpoint, RelayOptions};
 pub use script::ScriptAdapter;
 
 /// An adapter whose agent runs in its own processes, started on demand.

@@ -5,7 +5,7 @@ use mainspring_core::{Failure, WaitRequest};
 use mainspring_kernel::adapter::End;
 use serde::{Deserialize, Serialize};
 
-use crate::native::Plan;
+pub use crate::native::Plan;
 use crate::provider::{ModelError, ToolUse};
 
 mod context;

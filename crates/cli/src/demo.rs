@@ -110,10 +110,9 @@ fn config(context: &Context<'_>, dir: &Path) -> Result<Config, CliError> {
     std::fs::write(dir.join(CONFIG_FILE), file)?;
     let models: ModelsConfig =
         toml::from_str(&models).map_err(|error| CliError::bad_request(error.to_string()))?;
-    let config = context.config().clone();
-    let retry = mainspring::config::Retry { base_ms: 400, ..config.retry };
+    let mut config = context.config().clone();
+    config.retry.base_ms = 400;
     Ok(config
-        .retry(retry)
         .state_dir(dir.to_owned())
         .agents_dir(dir.join("agents"))
         .adapter(native::NAME.into())

@@ -88,12 +88,12 @@ pub use listeners::{ListenerRequest, ListenerRequests};
 pub use oidc::{Oidc, OidcConfig};
 pub use peers::{PeerClient, PeerKey};
 pub use problem::{PROBLEMS, Problem};
-pub use tls::{TlsError, TlsFiles, TlsListener};
+pub use shared::Shared;
+pub use tls::{TlsError, TlsFiles, TlsIo, TlsListener};
 pub use webhooks::{WebhookSender, deliver_webhooks};
 
 use endpoint::{Endpoint, Operations, endpoints};
 use oidc::browser;
-use shared::Shared;
 
 /// The HTTP server's shared state, passed to every handler. Every layer of middleware clones it for each request, so a
 /// clone is one counter.

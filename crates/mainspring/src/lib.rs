@@ -1,9 +1,12 @@
 //! mainspring as a library: durable sessions for AI agents.
 //!
-//! This is the only crate that reads the configuration and names a concrete store and adapters.
+//! This is the only crate that reads the configuration and joins a store and adapters to a kernel.
 //!
 //! A [`Node`] is one running mainspring: it owns a state directory, executes runs and has the [`Kernel`] with all
 //! verbs. [`Node::builder`] takes the parts that an embedder supplies: tools, hooks, adapters, a store.
+//!
+//! The most used names are at the root. The crates behind the facade are modules of it, with all the other names:
+//! [`mod@core`] has the words and rules, [`kernel`] the verbs and their requests, [`storage`] the stores.
 //!
 //! # A prompt, followed to its end
 //!
@@ -87,10 +90,13 @@
 //!
 //! ```
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use std::time::Duration;
+//!
 //! use async_trait::async_trait;
 //! use mainspring::hooks::{HookContext, Hooks, ToolDecision};
 //! use mainspring::provider::ToolUse;
-//! use mainspring::{Config, Node};
+//! use mainspring::tool::{ToolCall, ToolError, function};
+//! use mainspring::{Caller, Config, Node, RunRequest, Toolbox, session_ref};
 //!
 //! /// Refuses every tool that deletes.
 //! struct Careful;
@@ -105,8 +111,24 @@
 //!     }
 //! }
 //!
+//! #[derive(serde::Deserialize, schemars::JsonSchema)]
+//! struct DeleteFile {}
+//!
+//! async fn delete_file(_: ToolCall, _: DeleteFile) -> Result<String, ToolError> {
+//!     unreachable!("the hook refuses it")
+//! }
+//!
 //! let folder = tempfile::tempdir()?;
-//! let node = Node::builder(Config::with_state_dir(folder.path())).hooks(Careful).open().await?;
+//! let config = Config::with_state_dir(folder.path()).adapter("native".into());
+//! let tools = Toolbox::new().with(function("delete_file", "Deletes the file.", delete_file))?;
+//! let node = Node::builder(config).tools(tools).hooks(Careful).open().await?;
+//! let me = Caller::new("me");
+//! let mut request = RunRequest::text("work", "tool delete_file {}");
+//! request.options.model = Some("scripted/any".into());
+//! let run = node.kernel().run_create(&me, request).await?.run;
+//! node.kernel().run_wait(&me, run.id, Duration::from_secs(30)).await?;
+//! let path = node.kernel().session_path(&me, &session_ref("work")?, None, None).await?;
+//! assert!(path.iter().any(|message| format!("{:?}", message.content).contains("nothing is deleted here")));
 //! node.close().await;
 //! # Ok(())
 //! # }
@@ -234,8 +256,6 @@ pub use cluster::Member;
 pub use config::Config;
 pub use mainspring_agent::provider::install_tls;
 pub use mainspring_agent::{Toolbox, hooks, network, provider, tool};
-pub use mainspring_api as api;
-pub use mainspring_core as core;
 pub use mainspring_kernel::feed::{Item, Subscription};
 pub use mainspring_kernel::kernel::{
     Accepted, Caller, ForkRequest, NewSession, RunRequest, SessionPatch, SessionStart, SessionTarget,
@@ -244,5 +264,12 @@ pub use mainspring_kernel::kernel::{
 pub use mainspring_kernel::policy::Permissions;
 pub use mainspring_kernel::store::SessionRef;
 pub use mainspring_kernel::{Error, Kernel, adapter, policy, store};
+// The crates behind the facade, so that everything that a signature names can be named.
+pub use {
+    mainspring_adapters as adapters, mainspring_agent as agent, mainspring_api as api,
+    mainspring_client as client, mainspring_core as core, mainspring_http as http,
+    mainspring_kernel as kernel, mainspring_store as storage,
+};
+
 pub use node::{Node, NodeBuilder, NodeError};
 pub use server::{Forwarding, ServeError, Server};

@@ -39,6 +39,7 @@ impl std::str::FromStr for CopySide {
 
 /// Why a store was not copied. The target is as it was, or an unfinished copy.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum StoreCopyError {
     /// A state directory cannot be used.
     #[error(transparent)]

@@ -196,12 +196,10 @@ impl World {
 
 /// Builds a node's configuration with one adapter, `agent`.
 fn config(folder: &Path, kind: AdapterKind, change: impl Fn(&mut AdapterConfig)) -> Config {
-    let mut adapter = AdapterConfig {
-        kind: Some(kind),
-        env: Some([(FOLDER_VARIABLE.to_owned(), folder.to_string_lossy().into_owned())].into()),
-        cwd: Some(PathBuf::from("/")),
-        ..AdapterConfig::default()
-    };
+    let mut adapter = AdapterConfig::default()
+        .kind(kind)
+        .env([(FOLDER_VARIABLE.to_owned(), folder.to_string_lossy().into_owned())].into())
+        .cwd("/".into());
     change(&mut adapter);
     let mut config = Config::with_state_dir(folder.join("state"));
     config.guard = vec![env!("CARGO_BIN_EXE_mainspring").into(), "guard".into()];

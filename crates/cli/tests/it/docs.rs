@@ -106,7 +106,9 @@ fn the_servers_of_the_compose_file_have_valid_configurations() {
     for server in servers {
         let (folder, env) = (tempfile::tempdir().unwrap(), [shared.clone(), variables(server)].concat());
         let (cwd, home) = (folder.path().to_owned(), Some(folder.path().to_owned()));
-        let config = Config::load(&Sources { env, cwd, home, ..Sources::default() }).unwrap().config;
+        let mut sources = Sources::default();
+        (sources.env, sources.cwd, sources.home) = (env, cwd, home);
+        let config = Config::load(&sources).unwrap().config;
         assert!(config.cluster.spread && config.insecure_http && config.cluster.secret_file.is_some());
         assert!(config.store.is_some());
         addresses.push(config.cluster.address.unwrap());
@@ -128,7 +130,8 @@ fn the_adapter_examples_are_valid_configurations() {
         let file = folder.path().join("mainspring.toml");
         std::fs::write(&file, example).unwrap();
         let (cwd, home) = (folder.path().to_owned(), Some(folder.path().to_owned()));
-        let sources = Sources { file: Some(file), cwd, home, ..Sources::default() };
+        let mut sources = Sources::default();
+        (sources.file, sources.cwd, sources.home) = (Some(file), cwd, home);
         let config = Config::load(&sources).unwrap_or_else(|error| panic!("{error}:\n{example}")).config;
         // The native adapter is built in.
         let has_kind =

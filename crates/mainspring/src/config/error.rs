@@ -10,6 +10,7 @@ use super::source::Origin;
 
 /// A configuration was refused. Lists every problem that was found, one per line.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ConfigError {
     /// The problems, in the order of the layers; never empty.
     pub problems: Vec<Problem>,
@@ -35,6 +36,7 @@ impl From<Problem> for ConfigError {
 
 /// One problem of a configuration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Problem {
     /// The setting does not allow this value.
     #[error("{key} = {written} ({origin}): must be {allowed}")]

@@ -41,6 +41,7 @@ pub const VARIABLES: &[Variable] = &[
 
 /// All inputs of a configuration.
 #[derive(Debug, Clone, Default)]
+#[non_exhaustive]
 pub struct Sources {
     /// The file given by `--config`.
     pub file: Option<PathBuf>,
