@@ -170,7 +170,7 @@ impl Actor {
         let adapter = self.shared.adapters.get(adapter).cloned();
         let task = self.shared.tasks.spawn(async move {
             let Some(adapter) = adapter else {
-                let error = Failure::new("adapter_unavailable", "its adapter is not configured here");
+                let error = Failure::new(Failure::ADAPTER_UNAVAILABLE, "its adapter is not configured here");
                 return end.set(Ok(End::failed(error, false)));
             };
             let mut execution = adapter.execute(handle);
@@ -278,8 +278,10 @@ impl Actor {
             }
             Ok(Executed::Waiting(_)) => (Outcome::Stopped { proof: Proof::Ended }, Usage::default()),
             Ok(Executed::Ended(End::Succeeded { usage })) if status == RunStatus::Starting => {
-                let error =
-                    Failure::new("binding_failed", "the adapter ended before it had opened its session");
+                let error = Failure::new(
+                    Failure::BINDING_FAILED,
+                    "the adapter ended before it had opened its session",
+                );
                 (self.failed_outcome(error, true).await, usage)
             }
             Ok(Executed::Ended(End::Succeeded { usage })) if waits => {
@@ -296,7 +298,7 @@ impl Actor {
                 (self.failed_outcome(error, retryable).await, usage)
             }
             Err(crash) => {
-                let error = Failure::new("adapter_crashed", format!("the adapter crashed: {crash}"));
+                let error = Failure::new(Failure::ADAPTER_CRASHED, format!("the adapter crashed: {crash}"));
                 (self.failed_outcome(error, true).await, Usage::UNKNOWN)
             }
         };
