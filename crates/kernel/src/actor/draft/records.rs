@@ -5,6 +5,7 @@ use std::sync::Arc;
 use mainspring_core::message::text_of;
 use mainspring_core::run::Command;
 use mainspring_core::run::close::{NewMessage, completes_turn};
+use mainspring_core::run::round::{ResultPlace, result_place};
 use mainspring_core::{
     Block, Body, CallResult, Digest, Failure, MessageStatus, NodeId, Role, Route, StateScope, Step,
     StepInput, Time, TitleSource, ToolEnd, ToolOutcome, Usage, goal, session,
@@ -300,7 +301,7 @@ impl AttemptDraft {
         let duration_ms = self.hot.effects[open].started_at.map(|started| self.at.since(started));
         result.runtime_ms = result.runtime_ms.or(duration_ms);
         let content = result.content.clone();
-        if !self.hot.unanswered.iter().any(|(id, _)| id == tool_use_id) {
+        if result_place(tool_use_id, &self.hot.unanswered) == ResultPlace::Event {
             let effect = self.hot.effects.remove(open);
             self.effect_settle(effect.run, effect.tool_use_id);
             return Ok((effect.name, ToolEnd { message_id: None, content, duration_ms }));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mainspring_core::run::close::{self, Ending, NewMessage, Open, PathEnd};
-use mainspring_core::run::{self, Command};
+use mainspring_core::run::{self, Command, round};
 use mainspring_core::tree::{self, place};
 use mainspring_core::{
     ArtifactId, Attempt, Block, Body, CallResult, ClientResult, Close, Line, Message, MessageId,
@@ -364,7 +364,7 @@ impl<A: AttemptSlot> Draft<OfRun<A>> {
 
     /// Records that the turn is complete if the run's last message completes it: another turn of the run follows.
     pub(super) fn turn_completed(&mut self) {
-        let is_complete = self.hot.last_role == Some(Role::Assistant) && self.hot.unanswered.is_empty();
+        let is_complete = round::is_turn_complete(self.hot.last_role, &self.hot.unanswered);
         if let Some(message_id) = self.subject.run.final_message.filter(|_| is_complete) {
             self.emit(Body::TurnCompleted { message_id });
         }
@@ -433,12 +433,7 @@ impl<A: AttemptSlot> Draft<OfRun<A>> {
             self.line_put(Line { end: pen.pos + 1, ..line });
         }
         self.hot.last_role = Some(message.role);
-        match message.role {
-            Role::Assistant => self.hot.unanswered.extend(message.tool_calls()),
-            Role::User if !message.is_prompt() => self.hot.unanswered.clear(),
-            // A prompt that joins the run while tools work.
-            Role::User => {}
-        }
+        round::apply(&mut self.hot.unanswered, &message);
         self.hot.state_at_pen.clear();
         self.rows.push(match stored {
             true => Row::MessagePlace(message.id, pen),
