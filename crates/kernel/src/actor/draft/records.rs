@@ -218,7 +218,7 @@ impl AttemptDraft {
     /// Records a digest that replaces older messages of the run's path from now on.
     fn compact(&mut self, compacted: Compacted) -> Result<(), Error> {
         let Compacted { digest, from, messages, by, tokens_before, tokens_after } = compacted;
-        if self.subject.run.pen.is_none_or(|pen| digest.at.pos >= pen.pos) {
+        if !self.subject.run.pen.is_some_and(|pen| digest.lies_above(pen)) {
             return Err(Error::Invalid("what a digest stands for must lie on the path".into()));
         }
         let digest = Digest { made_at: self.at, ..digest };
