@@ -328,20 +328,21 @@ impl Actor {
         }
     }
 
+    /// Ends the active attempt.
     pub(super) async fn try_finish(&mut self, outcome: Outcome, usage: Usage) -> Result<(), Error> {
-        let Some(pen) = self.active.as_ref().map(|active| active.run.pen) else { return Ok(()) };
+        let pen = self.active.as_ref().and_then(|active| active.run.pen);
         let change = self.path_change_to(pen).await?;
-        let Some(active) = &self.active else { return Ok(()) };
-        let result = match self.hot.delegations.is_task(active.run.id) {
+        let result = match &self.active {
             // Boxed: few runs are delegated.
-            true => {
+            Some(active) if self.hot.delegations.is_task(active.run.id) => {
                 let found = Box::pin(self.shared.newest_artifact(&active.run, ArtifactRole::Result)).await?;
                 found.map(|artifact| artifact.id)
             }
-            false => None,
+            Some(_) | None => None,
         };
         match self.end_draft(change, result, outcome, usage) {
             Some(draft) => self.commit_end(draft).await,
+            // Nothing to retry: the attempt has ended already, or its run does not allow this end, which is logged.
             None => Ok(()),
         }
     }

@@ -299,6 +299,8 @@ impl<A: AttemptSlot> Draft<OfRun<A>> {
         close
     }
 
+    /// Moves the session's tip to the run's last message, which is above the pen. There is one: `close` ends the path of
+    /// every run that has a pen with a message of the agent.
     fn move_tip(&mut self) {
         let Some(tip) = self.subject.run.pen.and_then(tree::before) else { return };
         self.change_path();
@@ -306,7 +308,8 @@ impl<A: AttemptSlot> Draft<OfRun<A>> {
         self.hot.lines.retain(|id, _| *id == tip.line);
     }
 
-    /// Keeps the partial text of a failed attempt in the log, off the path: the run is tried again.
+    /// Keeps the partial text of a failed attempt in the log, off the path: the run is tried again. A run without a pen
+    /// has nothing to set aside: its first attempt gets the pen before it streams text or calls tools.
     fn set_aside(&mut self) -> Result<(), Refusal> {
         let Some(pen) = self.subject.run.pen else { return Ok(()) };
         if !self.subject.leaves_tools {
