@@ -127,9 +127,9 @@ impl Actor {
     ) {
         self.feed.authorize(Some((attempt.id, run.id)));
         let mut active = Active::new(run, attempt, prompt, &self.shared.clock);
-        active.permit = Some(permit);
-        active.has_output = answer.is_some();
-        active.steering.send_replace(self.is_steered());
+        active.grant(permit);
+        active.add_output(answer.is_some());
+        active.set_steered(self.is_steered());
         let assignment = self.assignment(&active, answer);
         let parts = HandleParts {
             feed: self.feed.clone(),
@@ -138,11 +138,12 @@ impl Actor {
             shared: self.shared.clone(),
             ids: self.shared.ids.clone(),
             clock: self.shared.clock.clone(),
-            steered: active.steering.subscribe(),
-            progress: active.progress.reader(),
+            steered: active.steered(),
+            progress: active.progress(),
         };
         let handle = AttemptHandle::new(assignment, parts);
-        active.task = Some(self.execute(&active.run.adapter, handle));
+        let task = self.execute(&active.run.adapter, handle);
+        active.launched(task);
         self.active = Some(active);
     }
 
@@ -156,7 +157,7 @@ impl Actor {
             binding: binding.filter(|binding| binding.status == BindingStatus::Active).cloned(),
             answer,
             open_tool_calls: self.hot.effects.clone(),
-            cancel: active.cancel.clone(),
+            cancel: active.stop_signal(),
             rules: Arc::new(self.shared.layers(&self.hot.session, &active.run, &active.attempt.adapter)),
             memory: self.memory.clone(),
         }
@@ -195,7 +196,7 @@ impl Actor {
     /// Returns the active run, if `by` may record for it: not between a cancellation and the signal to stop.
     pub(super) fn recordable(&mut self, by: AttemptId) -> Result<&mut Active, HandleError> {
         let active = self.authority(by).ok_or(HandleError::Revoked)?;
-        if active.status() == RunStatus::Cancelling && !active.cancel.is_cancelled() {
+        if active.status() == RunStatus::Cancelling && !active.is_signalled() {
             return Err(HandleError::Revoked);
         }
         Ok(active)
@@ -231,7 +232,7 @@ impl Actor {
         self.authority(by).ok_or(HandleError::Revoked)?;
         check_size(&records, limit)?;
         let Some(active) = &mut self.active else { return Err(HandleError::Revoked) };
-        active.has_output |= records.iter().any(Record::is_output);
+        active.add_output(records.iter().any(Record::is_output));
         let Some(active) = &self.active else { return Err(HandleError::Revoked) };
         let completes = records.iter().any(|record| matches!(record, Record::Message { .. }));
         let mut draft = match completes {
@@ -247,7 +248,7 @@ impl Actor {
     /// Keeps `records` for the commit that ends the execution.
     pub(super) fn record_at_end(&mut self, by: AttemptId, records: Vec<Record>) {
         if let Some(active) = self.authority(by) {
-            active.at_end.extend(records);
+            active.record_at_end(records);
         }
     }
 
@@ -255,8 +256,7 @@ impl Actor {
     pub(super) async fn commit_active(&mut self, draft: AttemptDraft) -> Result<(), StoreError> {
         let committed = self.commit(draft).await?;
         if let Some(active) = &mut self.active {
-            active.run = committed.run;
-            active.attempt = committed.attempt;
+            active.committed(committed.run, committed.attempt);
         }
         Ok(())
     }
@@ -264,8 +264,7 @@ impl Actor {
     /// Ends the attempt whose execution has returned, or lets its run wait.
     pub(super) async fn executed(&mut self, by: AttemptId, executed: Result<Executed, String>) {
         let Some(active) = self.authority(by) else { return };
-        active.task = None;
-        active.progress.forget();
+        active.executed();
         if active.stop.is_killing() {
             let adapter = active.run.adapter.clone();
             self.kill_remains(&adapter, by);
@@ -366,7 +365,7 @@ impl Actor {
             .with_result_artifact(result)
             .with_title(self.title_after(active, &outcome))
             .leaving_tools(resumes);
-        for record in active.at_end.iter().cloned() {
+        for record in active.records_at_end().iter().cloned() {
             if let Err(error) = draft.record(self.shared.node, record) {
                 tracing::error!(%error, "a record for the end of an attempt is invalid");
             }
