@@ -286,24 +286,23 @@ impl AcpWorker {
         info.current_model()
     }
 
+    /// Says how to log in to the agent.
+    fn login_remedy(&self) -> String {
+        let methods: Vec<String> = self.auth_methods.iter().map(|it| it.id().to_string()).collect();
+        let [first, others @ ..] = &methods[..] else { return "it names no way to".into() };
+        let others = match others {
+            [] => String::new(),
+            others => format!(" (or {})", others.join(", ")),
+        };
+        let adapter = &self.registry.adapter;
+        format!("log in with `mainspring adapter login {adapter} {first}`{others}, or set its auth_method")
+    }
+
     /// Converts the error of a request to the failure of an attempt.
     pub(super) fn failure(&self, error: &CallError) -> Failure {
         match error {
             CallError::Refused { code: ErrorCode::AUTH_REQUIRED, message } => {
-                let methods: Vec<String> = self.auth_methods.iter().map(|it| it.id().to_string()).collect();
-                let remedy = match &methods[..] {
-                    [] => "it names no way to".to_owned(),
-                    [first, others @ ..] => {
-                        let others = match others {
-                            [] => String::new(),
-                            others => format!(" (or {})", others.join(", ")),
-                        };
-                        let adapter = &self.registry.adapter;
-                        format!(
-                            "log in with `mainspring adapter login {adapter} {first}`{others}, or set its auth_method"
-                        )
-                    }
-                };
+                let remedy = self.login_remedy();
                 Failure::new(
                     Failure::AUTHENTICATION,
                     format!("the agent wants authentication ({message}): {remedy}"),
