@@ -149,7 +149,7 @@ impl<D: Dialect> Driver<D> {
     fn timeout_failure(&self, action: &str) -> Failure {
         let waited = self.options.start_timeout.as_millis();
         let message = format!("the agent did not {action} within {waited} ms, its start_timeout_ms");
-        Failure::new("timeout", message)
+        Failure::new(Failure::TIMEOUT, message)
     }
 
     /// The parameters of the process that `attempt` starts. An attempt starts at most one, so the attempt's id names it.
@@ -237,7 +237,7 @@ impl<D: LoginDialect> Login for Driver<D> {
         tokio::select! {
             done = self.dialect.authenticate(&launch, &self.context, method) => done,
             () = self.context.clock.sleep_for(LOGIN_TIMEOUT_MS) => {
-                Err(Failure::new("timeout", "the login was not completed within ten minutes"))
+                Err(Failure::new(Failure::TIMEOUT, "the login was not completed within ten minutes"))
             }
         }
     }

@@ -22,7 +22,7 @@ use mainspring_kernel::adapter::AttemptHandle;
 use mainspring_kernel::kernel::AgentToken;
 use mainspring_kernel::tasks::Tasks;
 use parking_lot::Mutex;
-use tokio::net::UnixListener;
+use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -187,17 +187,20 @@ async fn accept(listener: UnixListener, shared: Arc<Shared>, closed: Cancellatio
             () = closed.cancelled() => return,
         };
         match accepted {
-            Ok((agent, _)) if shared.peers.admit(&agent) => {
-                let (served, closed) = (connection::serve(shared.clone(), agent), closed.clone());
-                shared.tasks.spawn(async move {
-                    tokio::select! {
-                        () = served => {}
-                        () = closed.cancelled() => {}
-                    }
-                });
-            }
+            Ok((agent, _)) if shared.peers.admit(&agent) => serve(&shared, agent, closed.clone()),
             Ok(_) => tracing::warn!("a process that is not the agent's tried to call tools as the agent"),
             Err(error) => tracing::warn!(%error, "agent connection was not accepted"),
         }
     }
+}
+
+/// Serves one connection in a task of its own, until the agent disconnects or the endpoint is closed.
+fn serve(shared: &Arc<Shared>, agent: UnixStream, closed: CancellationToken) {
+    let served = connection::serve(shared.clone(), agent);
+    shared.tasks.spawn(async move {
+        tokio::select! {
+            () = served => {}
+            () = closed.cancelled() => {}
+        }
+    });
 }

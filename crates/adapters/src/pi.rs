@@ -50,7 +50,7 @@ impl PiPrompt {
                 }
                 Block::Attachment { .. } => {
                     return Err(Failure::new(
-                        "adapter_incompatible",
+                        Failure::ADAPTER_INCOMPATIBLE,
                         "only images can be handed to this agent; put the file's path into the prompt instead",
                     ));
                 }

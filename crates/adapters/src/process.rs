@@ -499,12 +499,8 @@ async fn supervise(
         let signal = tokio::select! {
             biased;
             status = guard.wait() => {
-                // The log is complete before the end is announced. Only a process that outlived its guard can hold
-                // the pipe open longer.
-                tokio::select! {
-                    _ = stderr_reader => {}
-                    () = clock.sleep_for(STDERR_DRAIN_TIMEOUT_MS) => {}
-                }
+                // The log is complete before the end is announced.
+                drain_stderr(stderr_reader, &clock).await;
                 let _ = ended.send(Some(status.unwrap_or_default()));
                 return;
             }
@@ -520,6 +516,15 @@ async fn supervise(
         if let Some(pid) = guard.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)) {
             let _ = kill_process(pid, signal);
         }
+    }
+}
+
+/// Waits until the log of a guard that has ended is complete. Only a process that outlived its guard can hold the pipe open
+/// for longer than the timeout.
+async fn drain_stderr(reader: JoinHandle<()>, clock: &Clock) {
+    tokio::select! {
+        _ = reader => {}
+        () = clock.sleep_for(STDERR_DRAIN_TIMEOUT_MS) => {}
     }
 }
 

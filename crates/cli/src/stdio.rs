@@ -191,24 +191,23 @@ pub(super) async fn with_reconnect<T>(
     loop {
         tokio::select! {
             done = &mut future => return Ok(done),
-            () = keeper.lost() => {
-                // A server in this process is lost only if it was handed over. Otherwise the request has failed.
-                let is_lost = !connection.is_owner();
-                if is_lost {
-                    // An owner that ends may still finish the host's queries, which the host may interrupt.
-                    let reconnected = tokio::select! {
-                        done = &mut future => return Ok(done),
-                        reconnected = connection.reconnect() => reconnected,
-                    };
-                    if let Err(error) = reconnected {
-                        keeper.give_up();
-                        return Err(error);
-                    }
-                }
-                keeper.found(connection.client().clone(), is_lost);
-                keeper.set_local(connection.is_owner());
+            () = keeper.lost() => {}
+        }
+        // A server in this process is lost only if it was handed over. Otherwise the request has failed.
+        let is_lost = !connection.is_owner();
+        if is_lost {
+            // An owner that ends may still finish the host's queries, which the host may interrupt.
+            let reconnected = tokio::select! {
+                done = &mut future => return Ok(done),
+                reconnected = connection.reconnect() => reconnected,
+            };
+            if let Err(error) = reconnected {
+                keeper.give_up();
+                return Err(error);
             }
         }
+        keeper.found(connection.client().clone(), is_lost);
+        keeper.set_local(connection.is_owner());
     }
 }
 

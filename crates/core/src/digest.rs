@@ -33,6 +33,11 @@ impl Digest {
         self.at.pos.saturating_add(1)
     }
 
+    /// True when every replaced message is above `pen`, the position of the next message of a path through this digest.
+    pub const fn lies_above(&self, pen: Point) -> bool {
+        self.at.pos < pen.pos
+    }
+
     /// The text that is sent to the model in place of the messages.
     pub fn text(&self) -> String {
         let left_out = match self.left_out {
@@ -68,9 +73,8 @@ mod tests {
     use super::*;
     use crate::LineId;
 
-    #[test]
-    fn the_text_says_how_many_messages_are_left_out() {
-        let digest = |summary: Option<&str>, left_out| Digest {
+    fn digest(summary: Option<&str>, left_out: u32) -> Digest {
+        Digest {
             at: Point { line: LineId(1), pos: 7 },
             message: MessageId::from_random([1; 16]),
             prompt: None,
@@ -78,7 +82,17 @@ mod tests {
             left_out,
             below_tokens: 0,
             made_at: Time(1),
-        };
+        }
+    }
+
+    #[test]
+    fn a_digest_replaces_only_messages_above_the_pen() {
+        let is_above = |pos| digest(None, 8).lies_above(Point { line: LineId(2), pos });
+        assert_eq!((is_above(7), is_above(8), is_above(9)), (false, true, true));
+    }
+
+    #[test]
+    fn the_text_says_how_many_messages_are_left_out() {
         assert_eq!(digest(None, 8).messages(), 8);
         assert!(digest(None, 8).text().starts_with("[8 earlier messages"));
         assert!(digest(None, 1).text().starts_with("[1 earlier message of"));

@@ -14,6 +14,7 @@ mod damage;
 pub mod delegation;
 pub mod digest;
 pub mod event;
+pub mod failure;
 pub mod feedback;
 pub mod given;
 pub mod goal;
@@ -73,6 +74,7 @@ pub use event::{
     BadPosition, Body, CancelReason, Close, Cursor, Event, LiveEvent, PROTOCOL_VERSION, Position, Proof,
     SessionChange, ToolEnd, ToolOutcome,
 };
+pub use failure::Failure;
 pub use feedback::{BadFeedback, Feedback, NewFeedback, Sentiment};
 pub use given::{GivenMessage, validate_messages};
 pub use goal::{BadGoal, DeclaredGoal, Goal, GoalStatus, GoalType};
@@ -90,7 +92,7 @@ pub use network::{Network, Route, Stage};
 pub use process::{LeftProcess, Supervision};
 pub use quota::{OwnerQuotas, PoolUse, Quotas, Resource};
 pub use record::{Artifact, ArtifactRole, AuthMethod, Grant, GrantEffect, GrantSource};
-pub use refusal::{Failure, FirstAnswer, Refusal};
+pub use refusal::{FirstAnswer, Refusal};
 pub use retention::{ArtifactAge, ArtifactRetention, artifact_ids};
 pub use retry::{Fallback, NextAttempt, RetryReason, RunChange};
 pub use run::{

@@ -1,7 +1,5 @@
 //! Refusals: the reasons why a command is rejected. A refused command changes nothing.
 
-use serde::{Deserialize, Serialize};
-
 use crate::{Approval, AttemptId, Decider, RunId, RunStatus, SessionId, Time, WaitId};
 
 /// Defines an error's stable codes: the method `code` and the list `CODES`. Both come from one table, so the list is
@@ -160,24 +158,4 @@ fn by_whom(first: Option<&FirstAnswer>) -> String {
         let decision = first.decision.map_or("answered", Approval::name);
         format!(": {decision} by {} at {}", first.by, first.at)
     })
-}
-
-/// An error with a stable code and a message for people.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-pub struct Failure {
-    /// A stable code in snake_case.
-    pub code: String,
-    /// A message for people.
-    pub message: String,
-}
-
-impl Failure {
-    /// The code of a failure that requires a login.
-    pub const AUTHENTICATION: &str = "authentication";
-
-    /// Creates a failure from its code and message.
-    pub fn new(code: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { code: code.into(), message: message.into() }
-    }
 }

@@ -9,7 +9,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::message::names;
-use crate::{Run, RunLimits, Time};
+use crate::{Failure, Run, RunLimits, Time};
 
 /// Why an attempt follows another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -38,11 +38,12 @@ impl RetryReason {
     /// Classifies an automatic retry on the same adapter, by the code of the failure that it follows.
     pub fn after_failure(code: &str) -> Self {
         match code {
-            "authentication" => Self::Authentication,
-            "stale_binding" => Self::Stale,
-            "adapter_crashed" | "executor_lost" | "transport_interruption" | "model_connection_broken" => {
-                Self::Crash
-            }
+            Failure::AUTHENTICATION => Self::Authentication,
+            Failure::STALE_BINDING => Self::Stale,
+            Failure::ADAPTER_CRASHED
+            | Failure::EXECUTOR_LOST
+            | Failure::TRANSPORT_INTERRUPTION
+            | Failure::MODEL_CONNECTION_BROKEN => Self::Crash,
             _ => Self::Temporary,
         }
     }
@@ -115,23 +116,23 @@ pub struct Fallback {
 pub fn another_adapter_helps(code: &str) -> bool {
     matches!(
         code,
-        "adapter_unavailable"
-            | "adapter_incompatible"
-            | "adapter_crashed"
-            | "adapter_execution_failed"
-            | "authentication"
-            | "binding_failed"
-            | "quota_exceeded"
-            | "stale_binding"
-            | "timeout"
-            | "transport_interruption"
-            | "model_connection_broken"
-            | "model_key_missing"
-            | "model_not_configured"
-            | "model_overloaded"
-            | "model_quota_exhausted"
-            | "model_rate_limited"
-            | "model_unauthorized"
+        Failure::ADAPTER_UNAVAILABLE
+            | Failure::ADAPTER_INCOMPATIBLE
+            | Failure::ADAPTER_CRASHED
+            | Failure::ADAPTER_EXECUTION_FAILED
+            | Failure::AUTHENTICATION
+            | Failure::BINDING_FAILED
+            | Failure::QUOTA_EXCEEDED
+            | Failure::STALE_BINDING
+            | Failure::TIMEOUT
+            | Failure::TRANSPORT_INTERRUPTION
+            | Failure::MODEL_CONNECTION_BROKEN
+            | Failure::MODEL_KEY_MISSING
+            | Failure::MODEL_NOT_CONFIGURED
+            | Failure::MODEL_OVERLOADED
+            | Failure::MODEL_QUOTA_EXHAUSTED
+            | Failure::MODEL_RATE_LIMITED
+            | Failure::MODEL_UNAUTHORIZED
     )
 }
 

@@ -29,6 +29,7 @@ mod budget;
 pub mod close;
 mod output;
 mod request;
+pub mod round;
 mod state;
 pub use budget::Budget;
 pub use output::RunOutput;

@@ -139,6 +139,15 @@ pub struct Placement {
     pub opened: Option<Line>,
 }
 
+impl Placement {
+    /// The cursor with which the active path continues on the new line: the point above the line, and the line. A line of
+    /// a root needs none.
+    pub fn cursor(&self) -> Option<(Point, LineId)> {
+        let line = self.opened?;
+        Some((line.parent?, line.id))
+    }
+}
+
 /// Read access of the rules to the tree of one session.
 pub trait TreeView {
     /// An error of the store.

@@ -117,16 +117,15 @@ impl ControlPlane for LinkPlane<'_> {
             loop {
                 match events.next().await {
                     None => return self.run_get(run).await,
-                    // The event that ended the run may have been pruned.
-                    Some(Ok(Item::Reset(_))) => {
-                        let now = self.run_get(run).await?;
-                        if now.state.status().is_ended() {
-                            return Ok(now);
-                        }
-                    }
-                    Some(Ok(_)) => {}
+                    Some(Ok(Item::Reset(_))) => {}
+                    Some(Ok(_)) => continue,
                     Some(Err(error)) if error.is_gone() && self.link.renewed(no).await => break,
                     Some(Err(error)) => return Err(control_error(&error)),
+                }
+                // The event that ended the run may have been pruned.
+                let now = self.run_get(run).await?;
+                if now.state.status().is_ended() {
+                    return Ok(now);
                 }
             }
         }

@@ -14,7 +14,6 @@ use mainspring_core::run::Outcome;
 use mainspring_core::{Proof, Run, Session, Time, Usage};
 use mainspring_system::contain::contain;
 use tokio::sync::mpsc;
-use tokio::task::AbortHandle;
 
 use crate::adapter::{HandleError, SessionMemory};
 use crate::clock::Moment;
@@ -387,9 +386,9 @@ impl Actor {
                 Some(node) => self.feed.moved(node),
                 None => self.feed.close(),
             }
-            if let Some(active) = self.active.as_ref().filter(|active| active.task.is_some()) {
+            if let Some(active) = self.active.as_ref().filter(|active| active.is_executing()) {
                 // The outcome is not recorded any more, but nothing may go on acting.
-                active.task.iter().for_each(AbortHandle::abort);
+                active.abort();
                 self.kill_remains(&active.run.adapter, active.attempt.id);
             }
         }

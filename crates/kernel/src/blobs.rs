@@ -356,17 +356,21 @@ fn staging_read(folder: &Path, parts: Parts, left: &mut Vec<Marker>) -> io::Resu
                 left.push(Marker { hash: hash.to_owned(), file });
             }
             Some((id, "part")) if parts == Parts::Remove && id.parse::<ArtifactId>().is_ok() => {
-                match fs::remove_file(file) {
-                    // Another process has removed it.
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                    removed => removed?,
-                }
+                part_remove(&file)?;
             }
             // Files of unknown origin are left alone.
             _ => {}
         }
     }
     Ok(())
+}
+
+/// Removes an incomplete file, unless another process has removed it.
+fn part_remove(file: &Path) -> io::Result<()> {
+    match fs::remove_file(file) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
 }
 
 /// Lists the entries of a folder; none if it does not exist.

@@ -119,29 +119,16 @@ impl ClientServices {
                 respond(responder, self.terminal(params).map(|terminal| terminal.output()));
             }
             "terminal/wait_for_exit" => match self.terminal(params) {
-                Ok(terminal) => {
-                    let exited = terminal.exited();
-                    self.0.context.tasks.spawn(async move { respond(responder, Ok(exited.await)) });
-                }
+                Ok(terminal) => self.respond_at_exit(&terminal, responder),
                 Err(error) => respond(responder, Err(error)),
             },
-            "terminal/kill" | "terminal/release" => {
+            "terminal/kill" => self.kill_terminal(self.terminal(params), responder),
+            "terminal/release" => {
                 let found = self.terminal(params.clone());
-                if method == "terminal/release"
-                    && let Ok(TerminalParams { terminal_id }) = parse(params)
-                {
+                if let Ok(TerminalParams { terminal_id }) = parse(params) {
                     self.0.terminals.lock().remove(&terminal_id);
                 }
-                self.0.context.tasks.spawn(async move {
-                    let response = match found {
-                        Ok(terminal) => {
-                            terminal.kill().await;
-                            Ok(json!({}))
-                        }
-                        Err(error) => Err(error),
-                    };
-                    respond(responder, response);
-                });
+                self.kill_terminal(found, responder);
             }
             "fs/read_text_file" | "fs/write_text_file" | "terminal/create" => {
                 return Some(ClientRequest { method, params, responder });
@@ -149,6 +136,26 @@ impl ClientServices {
             _ => respond(responder, Err(Error::method_not_found())),
         }
         None
+    }
+
+    /// Responds with the exit status of a terminal once its command has ended.
+    fn respond_at_exit(&self, terminal: &Terminal, responder: Responder) {
+        let exited = terminal.exited();
+        self.0.context.tasks.spawn(async move { respond(responder, Ok(exited.await)) });
+    }
+
+    /// Kills the command of a terminal, and then responds.
+    fn kill_terminal(&self, found: Result<Arc<Terminal>, Error>, responder: Responder) {
+        self.0.context.tasks.spawn(async move {
+            let response = match found {
+                Ok(terminal) => {
+                    terminal.kill().await;
+                    Ok(json!({}))
+                }
+                Err(error) => Err(error),
+            };
+            respond(responder, response);
+        });
     }
 
     /// Serves a request that needs a decision: decides it, executes it if allowed, and responds.

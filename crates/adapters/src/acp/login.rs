@@ -45,7 +45,7 @@ impl AcpLogin {
         *self.methods.lock() = worker.auth_methods.iter().map(to_auth_method).collect();
         let result = match self.methods().into_iter().find(|known| known.id == method) {
             Some(AuthMethod { kind, args, .. }) if kind == TERMINAL => Err(Failure::new(
-                "adapter_incompatible",
+                Failure::ADAPTER_INCOMPATIBLE,
                 format!(
                     "{method:?} is done in a terminal: run the agent's command there with {}",
                     args.join(" ")

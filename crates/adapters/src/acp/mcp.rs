@@ -75,7 +75,7 @@ pub(super) fn server_params(
             Ok(json!({"type": "http", "name": name, "url": url, "headers": pairs(headers)}))
         }
         Ok(McpServer::Http { .. }) => Err(Failure::new(
-            "adapter_incompatible",
+            Failure::ADAPTER_INCOMPATIBLE,
             format!(
                 "the agent takes no MCP servers over HTTP, and {name:?} is one: take it out of the adapter's mcp"
             ),

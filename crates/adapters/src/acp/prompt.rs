@@ -84,7 +84,7 @@ impl Attachment {
                 Ok(json!({"type": "resource", "resource": resource}))
             }
             Err(_) => Err(Failure::new(
-                "adapter_incompatible",
+                Failure::ADAPTER_INCOMPATIBLE,
                 format!(
                     "the agent takes no files of type {:?}, which {name} is; put the file's path into the prompt instead",
                     self.mime_type

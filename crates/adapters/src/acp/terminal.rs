@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use agent_client_protocol::v1::schema::CreateTerminalRequest;
 use agent_client_protocol::{Error, ErrorCode};
 use mainspring_kernel::adapter::Death;
+use mainspring_kernel::clock::Clock;
 use mainspring_kernel::policy::Resource;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -68,18 +69,7 @@ impl Terminal {
         let (ended, clock, tail) = (process.ended(), context.clock.clone(), output.clone());
         context.tasks.spawn(async move {
             let read = read_chunks(pipes.stdout, move |bytes| tail.lock().push(bytes));
-            tokio::pin!(read, ended);
-            let code = tokio::select! {
-                () = &mut read => ended.await,
-                code = &mut ended => {
-                    tokio::select! {
-                        () = read => {}
-                        () = clock.sleep_for(OUTPUT_DRAIN_TIMEOUT_MS) => {}
-                    }
-                    code
-                }
-            };
-            let _ = exits.send(Some(code));
+            let _ = exits.send(Some(exit_code(ended, read, &clock).await));
         });
         Ok(Self { process, output, exit, killed: Arc::default(), _input: pipes.stdin })
     }
@@ -114,6 +104,25 @@ impl Terminal {
             self.killed.store(true, Ordering::Relaxed);
         }
         self.process.kill().await
+    }
+}
+
+/// Waits until a command has `ended` and its output was `read`. Returns its exit code, if known.
+async fn exit_code(
+    ended: impl Future<Output = Option<i32>>,
+    read: impl Future<Output = ()>,
+    clock: &Clock,
+) -> Option<i32> {
+    tokio::pin!(read, ended);
+    tokio::select! {
+        () = &mut read => ended.await,
+        code = &mut ended => {
+            tokio::select! {
+                () = read => {}
+                () = clock.sleep_for(OUTPUT_DRAIN_TIMEOUT_MS) => {}
+            }
+            code
+        }
     }
 }
 

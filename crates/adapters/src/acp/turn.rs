@@ -157,7 +157,9 @@ impl<'a> AcpTurn<'a> {
             Death::Unproven => {
                 let message =
                     "a command of the agent was ended from outside; whether all of it has ended is not known";
-                TurnOutcome::Broken(self.failed(Failure::new("transport_interruption", message), false))
+                TurnOutcome::Broken(
+                    self.failed(Failure::new(Failure::TRANSPORT_INTERRUPTION, message), false),
+                )
             }
         }
     }

@@ -110,6 +110,21 @@ struct SessionReport {
 }
 
 impl Router {
+    /// Drops what the response to a request with this method replaces.
+    fn answered(&mut self, method: &str) {
+        match method {
+            // The turn has ended; later messages belong to no turn.
+            "session/prompt" => self.prompted = None,
+            // The result holds the current mode and options; earlier reports are out of date.
+            "session/new" | "session/load" | "session/resume" | "session/fork" => {
+                for report in self.reports.values_mut() {
+                    (report.mode, report.config_options) = (None, None);
+                }
+            }
+            _ => {}
+        }
+    }
+
     fn keep_report(&mut self, params: &Value) {
         let (Some(session), update) = (params["sessionId"].as_str(), &params["update"]) else { return };
         let kind = update["sessionUpdate"].as_str().unwrap_or_default();
@@ -307,17 +322,7 @@ fn route(
     let mut router = router.lock();
     match &message {
         Dispatch::Response(_, response) => {
-            match response.method() {
-                // The turn has ended; later messages belong to no turn.
-                "session/prompt" => router.prompted = None,
-                // The result holds the current mode and options; earlier reports are out of date.
-                "session/new" | "session/load" | "session/resume" | "session/fork" => {
-                    for report in router.reports.values_mut() {
-                        (report.mode, report.config_options) = (None, None);
-                    }
-                }
-                _ => {}
-            }
+            router.answered(response.method());
             return unhandled(message);
         }
         Dispatch::Notification(UntypedMessage { method, params }) if method == "session/update" => {

@@ -149,10 +149,10 @@ impl AcpWorker {
         if !known.iter().any(|known| known == method) {
             let known = if known.is_empty() { "none".into() } else { known.join(", ") };
             let message = format!("the agent has no way to authenticate named {method:?}; it has {known}");
-            return Err(Failure::new("authentication", message));
+            return Err(Failure::new(Failure::AUTHENTICATION, message));
         }
         let result = self.call::<Value>("authenticate", json!({"methodId": method})).await;
-        result.map(drop).map_err(|error| Failure::new("authentication", error.to_string()))
+        result.map(drop).map_err(|error| Failure::new(Failure::AUTHENTICATION, error.to_string()))
     }
 
     /// Opens a new native session in `cwd`, with MCP servers.
@@ -162,8 +162,9 @@ impl AcpWorker {
             failure: self.failure(&error),
             retryable: matches!(error, CallError::Disconnected),
         })?;
-        self.keep_new_session(info)
-            .ok_or_else(|| Failure::new("binding_failed", "the agent opened a session without an id").into())
+        self.keep_new_session(info).ok_or_else(|| {
+            Failure::new(Failure::BINDING_FAILED, "the agent opened a session without an id").into()
+        })
     }
 
     /// Forks a native session, with MCP servers.
@@ -251,8 +252,12 @@ impl AcpWorker {
             }
         };
         let name = setting.name();
-        let unsupported =
-            || Failure::new("adapter_incompatible", format!("the agent does not let the {name} be chosen"));
+        let unsupported = || {
+            Failure::new(
+                Failure::ADAPTER_INCOMPATIBLE,
+                format!("the agent does not let the {name} be chosen"),
+            )
+        };
         let offer = offer.ok_or_else(unsupported)?;
         if offer.current == value {
             return Ok(());
@@ -281,34 +286,35 @@ impl AcpWorker {
         info.current_model()
     }
 
+    /// Says how to log in to the agent.
+    fn login_remedy(&self) -> String {
+        let methods: Vec<String> = self.auth_methods.iter().map(|it| it.id().to_string()).collect();
+        let [first, others @ ..] = &methods[..] else { return "it names no way to".into() };
+        let others = match others {
+            [] => String::new(),
+            others => format!(" (or {})", others.join(", ")),
+        };
+        let adapter = &self.registry.adapter;
+        format!("log in with `mainspring adapter login {adapter} {first}`{others}, or set its auth_method")
+    }
+
     /// Converts the error of a request to the failure of an attempt.
     pub(super) fn failure(&self, error: &CallError) -> Failure {
         match error {
             CallError::Refused { code: ErrorCode::AUTH_REQUIRED, message } => {
-                let methods: Vec<String> = self.auth_methods.iter().map(|it| it.id().to_string()).collect();
-                let remedy = match &methods[..] {
-                    [] => "it names no way to".to_owned(),
-                    [first, others @ ..] => {
-                        let others = match others {
-                            [] => String::new(),
-                            others => format!(" (or {})", others.join(", ")),
-                        };
-                        let adapter = &self.registry.adapter;
-                        format!(
-                            "log in with `mainspring adapter login {adapter} {first}`{others}, or set its auth_method"
-                        )
-                    }
-                };
+                let remedy = self.login_remedy();
                 Failure::new(
-                    "authentication",
+                    Failure::AUTHENTICATION,
                     format!("the agent wants authentication ({message}): {remedy}"),
                 )
             }
             CallError::Refused { code: ErrorCode::METHOD_NOT_FOUND, .. } => {
-                Failure::new("adapter_incompatible", error.to_string())
+                Failure::new(Failure::ADAPTER_INCOMPATIBLE, error.to_string())
             }
             CallError::Refused { message, .. } => ModelError::of(message).failure(message),
-            CallError::InvalidResponse { .. } => Failure::new("adapter_execution_failed", error.to_string()),
+            CallError::InvalidResponse { .. } => {
+                Failure::new(Failure::ADAPTER_EXECUTION_FAILED, error.to_string())
+            }
             CallError::Disconnected => process_ended(self),
         }
     }
@@ -353,16 +359,17 @@ fn start_error(error: InitializeError, process: &Process) -> SetupError {
                 "the agent speaks version {version} of the Agent Client Protocol, and mainspring version 1: \
                  use a release of the agent that speaks that"
             );
-            Failure::new("adapter_incompatible", message).into()
+            Failure::new(Failure::ADAPTER_INCOMPATIBLE, message).into()
         }
         InitializeError::Call(CallError::Refused { code, message }) if INCOMPATIBLE.contains(&code) => {
             let message = format!(
                 "the agent does not speak version 1 of the Agent Client Protocol, which mainspring does: {message}"
             );
-            Failure::new("adapter_incompatible", message).into()
+            Failure::new(Failure::ADAPTER_INCOMPATIBLE, message).into()
         }
         InitializeError::Call(error) => {
-            let failure = Failure::new("adapter_unavailable", format!("the agent did not start: {error}"));
+            let failure =
+                Failure::new(Failure::ADAPTER_UNAVAILABLE, format!("the agent did not start: {error}"));
             SetupError::retryable(with_last_output(failure, process.log()))
         }
     }

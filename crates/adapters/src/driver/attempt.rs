@@ -305,7 +305,7 @@ impl<D: Dialect> Driver<D> {
             // Returning would claim that the agent has stopped. The kernel gives up waiting and calls [`Adapter::kill`].
             Death::Unproven if attempt.is_cancelled() => std::future::pending().await,
             Death::Unproven => Err(permanent(
-                "transport_interruption",
+                Failure::TRANSPORT_INTERRUPTION,
                 "the agent's process was ended from outside; whether all of it has ended is not known".into(),
             )),
         }
@@ -317,7 +317,7 @@ impl<D: Dialect> Driver<D> {
             (&launch.scope, Peers::Guarded(launch.mark()), self.options.relay.clone());
         Endpoint::open(scope, peers, relay, attempt, &self.context.tasks).map_err(|error| {
             Failure::new(
-                "adapter_unavailable",
+                Failure::ADAPTER_UNAVAILABLE,
                 format!("the socket for the agent's calls was not made: {error}"),
             )
         })
@@ -355,8 +355,8 @@ impl<D: Dialect> Driver<D> {
                 return Err(AttemptError::Cancelled);
             }
         };
-        let lease =
-            lease?.ok_or_else(|| permanent("adapter_unavailable", "mainspring is shutting down".into()))?;
+        let lease = lease?
+            .ok_or_else(|| permanent(Failure::ADAPTER_UNAVAILABLE, "mainspring is shutting down".into()))?;
         let worker = lease.worker();
         *self.can_resume.lock() = Some(worker.can_resume());
         // The log of a reused worker still holds the output of earlier attempts.

@@ -283,10 +283,10 @@ pub(crate) fn start_process(
     if let Some(command) = launch.missing_command() {
         let message =
             format!("the command {command:?} was not found; install it, or mend the adapter's `command`");
-        return Err(Failure::new("adapter_unavailable", message).into());
+        return Err(Failure::new(Failure::ADAPTER_UNAVAILABLE, message).into());
     }
     Process::start(launch, &context.tasks, &context.clock)
-        .map_err(|error| SetupError::retryable(Failure::new("adapter_unavailable", error.to_string())))
+        .map_err(|error| SetupError::retryable(Failure::new(Failure::ADAPTER_UNAVAILABLE, error.to_string())))
 }
 
 /// The failure of an attempt whose agent process has ended, or sent something that ended the connection.
@@ -295,7 +295,7 @@ pub(crate) fn process_ended(worker: &impl AgentWorker) -> Failure {
         Some(fault) => format!("the connection was closed because the agent {fault}"),
         None => "the agent's process has ended".into(),
     };
-    let failure = Failure::new("transport_interruption", message);
+    let failure = Failure::new(Failure::TRANSPORT_INTERRUPTION, message);
     with_last_output(failure, worker.process().log())
 }
 

@@ -69,13 +69,13 @@ impl ModelError {
     /// The stable code of a failure of this kind.
     const fn code(self) -> &'static str {
         match self {
-            Self::Unauthenticated => "authentication",
-            Self::QuotaExceeded => "quota_exceeded",
-            Self::TimedOut => "timeout",
-            Self::Interrupted => "transport_interruption",
+            Self::Unauthenticated => Failure::AUTHENTICATION,
+            Self::QuotaExceeded => Failure::QUOTA_EXCEEDED,
+            Self::TimedOut => Failure::TIMEOUT,
+            Self::Interrupted => Failure::TRANSPORT_INTERRUPTION,
             Self::InvalidRequest => "invalid_request",
             Self::Refused => "refusal",
-            Self::Other => "adapter_execution_failed",
+            Self::Other => Failure::ADAPTER_EXECUTION_FAILED,
         }
     }
 

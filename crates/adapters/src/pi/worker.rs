@@ -87,11 +87,15 @@ impl PiWorker {
                 // After the kill, the log holds everything pi wrote.
                 process.kill().await;
                 let (code, retryable, reason) = match invalid {
-                    Err(error @ CallError::Disconnected) => ("adapter_unavailable", true, error.to_string()),
-                    Err(error) => ("adapter_incompatible", false, error.to_string()),
-                    Ok(_) => {
-                        ("adapter_incompatible", false, "it does not say which session it has open".into())
+                    Err(error @ CallError::Disconnected) => {
+                        (Failure::ADAPTER_UNAVAILABLE, true, error.to_string())
                     }
+                    Err(error) => (Failure::ADAPTER_INCOMPATIBLE, false, error.to_string()),
+                    Ok(_) => (
+                        Failure::ADAPTER_INCOMPATIBLE,
+                        false,
+                        "it does not say which session it has open".into(),
+                    ),
                 };
                 let failure = Failure::new(code, format!("the agent did not start: {reason}"));
                 return Err(SetupError { failure: with_last_output(failure, process.log()), retryable });
@@ -113,12 +117,12 @@ impl PiWorker {
         let (before, opened, state) = open.await.map_err(|error| self.open_error(&error))?;
         if opened["cancelled"] == true {
             let message = "an extension of the agent did not let it open a new session";
-            return Err(Failure::new("binding_failed", message).into());
+            return Err(Failure::new(Failure::BINDING_FAILED, message).into());
         }
         self.model.lock().clone_from(&state.model);
         if state.native() == before.native() {
             let message = "the agent opened no new session but kept the old one";
-            return Err(Failure::new("binding_failed", message).into());
+            return Err(Failure::new(Failure::BINDING_FAILED, message).into());
         }
         Ok(state.native().to_owned())
     }

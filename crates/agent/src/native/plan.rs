@@ -103,7 +103,7 @@ impl Plan {
         if let Some(gone) = gone.filter(|_| key.is_some_and(|key| key.models.is_some())) {
             // The agent's default model may not be one that the key lists.
             let message = format!("the model profile {gone:?} is not configured any more");
-            return Err(Exit::failed("model_not_configured", message));
+            return Err(Exit::failed(Failure::MODEL_NOT_CONFIGURED, message));
         }
         let is_cost_limited = limits.max_cost.is_some() || key.is_some_and(|key| key.spend_per_day.is_some());
         if is_cost_limited && model.price.is_none() {

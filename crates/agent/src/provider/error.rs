@@ -1,5 +1,6 @@
 //! Errors of model calls, by what the caller does next: retry or not.
 
+use mainspring_core::Failure;
 use serde_json::Value;
 
 /// Why a model call failed.
@@ -45,13 +46,13 @@ impl ErrorKind {
     /// Returns the stable error code.
     pub const fn code(self) -> &'static str {
         match self {
-            Self::RateLimited => "model_rate_limited",
-            Self::Overloaded => "model_overloaded",
-            Self::Broken => "model_connection_broken",
-            Self::NotConfigured => "model_not_configured",
-            Self::KeyMissing => "model_key_missing",
-            Self::Unauthorized => "model_unauthorized",
-            Self::QuotaExhausted => "model_quota_exhausted",
+            Self::RateLimited => Failure::MODEL_RATE_LIMITED,
+            Self::Overloaded => Failure::MODEL_OVERLOADED,
+            Self::Broken => Failure::MODEL_CONNECTION_BROKEN,
+            Self::NotConfigured => Failure::MODEL_NOT_CONFIGURED,
+            Self::KeyMissing => Failure::MODEL_KEY_MISSING,
+            Self::Unauthorized => Failure::MODEL_UNAUTHORIZED,
+            Self::QuotaExhausted => Failure::MODEL_QUOTA_EXHAUSTED,
             Self::Invalid => "model_invalid_request",
             Self::ContextTooLong => "model_context_too_long",
             Self::Refused => "model_refused",

@@ -227,6 +227,17 @@ fn split<'a>(name: &str, value: &Value<'a>, mut given: Given<'_, 'a>, budget: &m
     }
 }
 
+/// Rounds `number` to `precision` decimal places: up or down with the `method` `ceil` or `floor`, else to the nearest.
+fn round(number: f64, precision: usize, method: Option<&str>) -> f64 {
+    if !matches!(method, Some("ceil" | "floor")) {
+        return format!("{number:.precision$}").parse().unwrap_or(number);
+    }
+    let factor = 10f64.powi(i32::try_from(precision).unwrap_or(300));
+    let scaled = number * factor;
+    let rounded = if method == Some("ceil") { scaled.ceil() } else { scaled.floor() };
+    if scaled.is_finite() { rounded / factor } else { number }
+}
+
 fn number<'a>(name: &str, value: &Value<'a>, mut given: Given<'_, 'a>, budget: &mut Budget) -> Outcome<'a> {
     let bad = || TemplateError::new(format!("a {} is not a number", value.kind()));
     let parsed = match value.as_str() {
@@ -246,16 +257,10 @@ fn number<'a>(name: &str, value: &Value<'a>, mut given: Given<'_, 'a>, budget: &
         "round" => {
             let precision = count(&mut given, 0, "precision", 0)?.min(300);
             let method = given.take(1, "method");
-            match (value, method.as_ref().and_then(Value::as_str)) {
-                (Value::Int(number), _) => Ok(Value::Int(*number)),
-                (Value::Float(number), method @ Some("ceil" | "floor")) => {
-                    let factor = 10f64.powi(i32::try_from(precision).unwrap_or(300));
-                    let scaled = number * factor;
-                    let rounded = if method == Some("ceil") { scaled.ceil() } else { scaled.floor() };
-                    Ok(Value::Float(if scaled.is_finite() { rounded / factor } else { *number }))
-                }
-                (Value::Float(number), _) => {
-                    Ok(Value::Float(format!("{number:.precision$}").parse().unwrap_or(*number)))
+            match value {
+                Value::Int(number) => Ok(Value::Int(*number)),
+                Value::Float(number) => {
+                    Ok(Value::Float(round(*number, precision, method.as_ref().and_then(Value::as_str))))
                 }
                 _ => Err(bad()),
             }

@@ -208,23 +208,7 @@ impl<'s> Lexer<'s> {
                     self.take(at + 1);
                     return Ok(Token::Text(text));
                 }
-                '\\' => {
-                    let escaped = chars.next().map(|(_, char)| char);
-                    text.push(match escaped {
-                        Some('n') => '\n',
-                        Some('r') => '\r',
-                        Some('t') => '\t',
-                        Some('b') => '\u{8}',
-                        Some('f') => '\u{c}',
-                        Some(same @ ('\\' | '\'' | '"' | '/')) => same,
-                        Some('u') => {
-                            let digits: String = chars.by_ref().take(4).map(|(_, char)| char).collect();
-                            let code = u32::from_str_radix(&digits, 16).ok().and_then(char::from_u32);
-                            code.ok_or_else(|| TemplateError::new("`\\u` needs four hexadecimal digits"))?
-                        }
-                        _ => return Err(TemplateError::new("unknown escape in a text")),
-                    });
-                }
+                '\\' => text.push(escaped(chars.by_ref().map(|(_, char)| char))?),
                 _ => text.push(char),
             }
         }
@@ -265,4 +249,22 @@ impl<'s> Lexer<'s> {
             false => number.parse().map(Token::Int).map_err(|_| bad()),
         }
     }
+}
+
+/// Reads the rest of an escape in a text: `chars` are those after the backslash.
+fn escaped(mut chars: impl Iterator<Item = char>) -> Result<char, TemplateError> {
+    Ok(match chars.next() {
+        Some('n') => '\n',
+        Some('r') => '\r',
+        Some('t') => '\t',
+        Some('b') => '\u{8}',
+        Some('f') => '\u{c}',
+        Some(same @ ('\\' | '\'' | '"' | '/')) => same,
+        Some('u') => {
+            let digits: String = chars.take(4).collect();
+            let code = u32::from_str_radix(&digits, 16).ok().and_then(char::from_u32);
+            code.ok_or_else(|| TemplateError::new("`\\u` needs four hexadecimal digits"))?
+        }
+        _ => return Err(TemplateError::new("unknown escape in a text")),
+    })
 }

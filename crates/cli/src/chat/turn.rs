@@ -25,7 +25,8 @@ use crate::output::YELLOW;
 const SPINNER_DELAY_MS: u64 = 150;
 
 /// Error codes that another model or an API key can fix.
-const KEY_CODES: [&str; 3] = ["model_not_configured", "model_key_missing", "model_unauthorized"];
+const KEY_CODES: [&str; 3] =
+    [Failure::MODEL_NOT_CONFIGURED, Failure::MODEL_KEY_MISSING, Failure::MODEL_UNAUTHORIZED];
 
 /// How a turn ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

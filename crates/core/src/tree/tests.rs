@@ -162,6 +162,14 @@ fn a_message_goes_to_the_end_of_its_line_or_opens_one() {
 }
 
 #[test]
+fn a_cursor_leads_to_a_line_that_is_opened_beneath_a_message() {
+    let line = Line { id: A, parent: None, end: 3, abandoned: false };
+    assert_eq!(place(Some(at(A, 1)), Some(&line), false, B).cursor(), Some((at(A, 1), B)));
+    assert_eq!(place(Some(at(A, 2)), Some(&line), false, B).cursor(), None, "the same line goes on");
+    assert_eq!(place(None, None, false, B).cursor(), None, "a root");
+}
+
+#[test]
 fn an_empty_line_has_no_last_message() {
     let mut line = Line::open(B, Some(at(A, 2)));
     assert_eq!((line.start(), line.last()), (3, None));

@@ -12,6 +12,7 @@ use std::sync::{Arc, Weak};
 
 use mainspring_api::jsonl::{Code, Reply};
 use mainspring_client::Error;
+use mainspring_system::clock::Clock;
 
 use super::live::Query;
 use super::{Shared, code_and_message};
@@ -79,20 +80,7 @@ pub(super) async fn watch(host: Weak<Shared>) {
         if live.wait_for(|count| *count > 0).await.is_err() {
             return;
         }
-        let check = check(&link);
-        tokio::pin!(check);
-        let mut deadline = clock.moment().plus(ANSWER_TIMEOUT_MS);
-        let answer = loop {
-            tokio::select! {
-                answer = &mut check => break answer,
-                () = clock.sleep_until_moment(deadline), if !link.is_local() => {
-                    let Some(shared) = host.upgrade() else { return };
-                    report_status(&shared, &mut reported, Some(&Obstacle::not_responding())).await;
-                    // Checks again, for queries that begin in the meantime.
-                    deadline = clock.moment().plus(INTERVAL_MS);
-                }
-            }
-        };
+        let Some(answer) = await_answer(&host, &link, &clock, &mut reported).await else { return };
         let now = clock.moment();
         if !matches!(answer, Answer::Gone) {
             gone_since = None;
@@ -112,6 +100,30 @@ pub(super) async fn watch(host: Weak<Shared>) {
         }
         drop(shared);
         clock.sleep_for(INTERVAL_MS).await;
+    }
+}
+
+/// Asks the server whether it is ready, and reports a server that does not answer. Returns `None` once the connection to the
+/// host is dropped.
+async fn await_answer(
+    host: &Weak<Shared>,
+    link: &Link,
+    clock: &Clock,
+    reported: &mut Reported,
+) -> Option<Answer> {
+    let check = check(link);
+    tokio::pin!(check);
+    let mut deadline = clock.moment().plus(ANSWER_TIMEOUT_MS);
+    loop {
+        tokio::select! {
+            answer = &mut check => return Some(answer),
+            () = clock.sleep_until_moment(deadline), if !link.is_local() => {
+                let shared = host.upgrade()?;
+                report_status(&shared, reported, Some(&Obstacle::not_responding())).await;
+                // Checks again, for queries that begin in the meantime.
+                deadline = clock.moment().plus(INTERVAL_MS);
+            }
+        }
     }
 }
 

@@ -36,13 +36,7 @@ async fn supervise<F: Future<Output = ()> + Send + 'static>(
         changed.mark_unchanged();
         match kernel.webhooks_all().await {
             Ok(webhooks) => {
-                following.retain(|id, task| {
-                    let is_kept = webhooks.iter().any(|webhook| webhook.id == *id);
-                    if !is_kept {
-                        task.abort();
-                    }
-                    is_kept
-                });
+                stop_removed(&mut following, &webhooks);
                 for webhook in webhooks.into_iter().filter(|_| !is_paused) {
                     let id = webhook.id;
                     following.entry(id).or_insert_with(|| tasks.spawn(follow(kernel.clone(), webhook)));
@@ -66,6 +60,17 @@ async fn supervise<F: Future<Output = ()> + Send + 'static>(
     }
     // An event that is being sent is sent again by the next process.
     tasks.shutdown().await;
+}
+
+/// Stops the deliveries of webhooks that are not among `webhooks` any more.
+fn stop_removed(following: &mut HashMap<WebhookId, AbortHandle>, webhooks: &[Webhook]) {
+    following.retain(|id, task| {
+        let is_kept = webhooks.iter().any(|webhook| webhook.id == *id);
+        if !is_kept {
+            task.abort();
+        }
+        is_kept
+    });
 }
 
 /// Delivers the events of one webhook. Goes on after errors of the store; ends when the key of the webhook has ended.

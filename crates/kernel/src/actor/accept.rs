@@ -112,7 +112,7 @@ impl Actor {
         self.queue.accepted(run.no);
         self.queue.push(run.clone(), policy);
         if let Some(active) = self.active.as_ref().filter(|_| policy == Policy::Steer) {
-            active.steering.send_replace(true);
+            active.set_steered(true);
         }
         Ok(run)
     }

@@ -9,35 +9,37 @@ use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::cancel::Stop;
-use super::progress::ProgressWriter;
-use crate::adapter::{Ask, AskReply, Record};
+use super::progress::{Progress, ProgressWriter};
+use crate::adapter::{Ask, AskReply, HandleError, Record};
 use crate::clock::{Clock, Moment};
 use crate::scheduler::Permit;
+use crate::store::Row;
 
-/// The run that has a live attempt.
+/// The run that has a live attempt. Other modules only read `run`, `attempt` and `prompt`: a commit changes them with
+/// [`Active::committed`].
 pub(super) struct Active {
     pub(super) run: Arc<Run>,
     pub(super) attempt: Attempt,
-    /// When the run became active in this process, as a stored time and as a moment.
-    pub(super) begun: (Time, Moment),
-    pub(super) permit: Option<Permit>,
-    /// The execution; none while only the store holds a wait.
-    pub(super) task: Option<AbortHandle>,
-    pub(super) cancel: CancellationToken,
     pub(super) prompt: Arc<Message>,
-    /// An execution that waits for an answer.
-    pub(super) held: Option<AskReply>,
-    /// Further questions of the execution, which are asked one after the other.
-    pub(super) next_asks: VecDeque<(Ask, AskReply)>,
     pub(super) stop: Stop,
+    /// When the run became active in this process, as a stored time and as a moment.
+    begun: (Time, Moment),
+    permit: Option<Permit>,
+    /// The execution; none while only the store holds a wait.
+    task: Option<AbortHandle>,
+    cancel: CancellationToken,
+    /// An execution that waits for an answer.
+    held: Option<AskReply>,
+    /// Further questions of the execution, which are asked one after the other.
+    next_asks: VecDeque<(Ask, AskReply)>,
     /// True when the attempt has recorded a message or a tool call, or has asked a question.
-    pub(super) has_output: bool,
+    has_output: bool,
     /// Records for the commit that ends the execution.
-    pub(super) at_end: Vec<Record>,
+    at_end: Vec<Record>,
     /// True while a prompt waits to join the run; its adapter reads it.
-    pub(super) steering: watch::Sender<bool>,
+    steering: watch::Sender<bool>,
     /// The progress of the run, for the handles of the attempt.
-    pub(super) progress: ProgressWriter,
+    progress: ProgressWriter,
 }
 
 impl Active {
@@ -46,14 +48,14 @@ impl Active {
         Self {
             run,
             attempt,
+            prompt,
+            stop: Stop::default(),
             begun: (clock.now(), clock.moment()),
             permit: None,
             task: None,
             cancel: CancellationToken::new(),
-            prompt,
             held: None,
             next_asks: VecDeque::new(),
-            stop: Stop::default(),
             has_output: false,
             at_end: vec![],
             steering: watch::Sender::new(false),
@@ -61,8 +63,18 @@ impl Active {
         }
     }
 
+    /// The time at `now` that counts against the run's time limit, in milliseconds.
+    pub(super) fn time_used_ms(&self, now: Moment) -> u64 {
+        now.since(self.begun.1).saturating_add(self.used_before_ms())
+    }
+
+    /// When the run has used `max_ms` milliseconds of its time limit.
+    pub(super) fn time_limit(&self, max_ms: u64) -> Moment {
+        self.begun.1.plus(max_ms.saturating_sub(self.used_before_ms()))
+    }
+
     /// The time that counts against the run's time limit from before it became active, in milliseconds.
-    pub(super) fn used_before_ms(&self) -> u64 {
+    fn used_before_ms(&self) -> u64 {
         self.begun.0.since(self.run.limited_since_in(&self.attempt))
     }
 
@@ -88,6 +100,144 @@ impl Active {
 
     /// True while something acts for the attempt: its execution, or the adapter that kills it.
     pub(super) fn is_acting(&self) -> bool {
-        self.task.is_some() || self.stop.is_killing()
+        self.is_executing() || self.stop.is_killing()
+    }
+
+    /// True while the attempt executes; false while only the store holds a wait.
+    pub(super) fn is_executing(&self) -> bool {
+        self.task.is_some()
+    }
+
+    pub(super) fn has_permit(&self) -> bool {
+        self.permit.is_some()
+    }
+
+    pub(super) fn has_output(&self) -> bool {
+        self.has_output
+    }
+
+    /// True once the execution is signalled to stop.
+    pub(super) fn is_signalled(&self) -> bool {
+        self.cancel.is_cancelled()
+    }
+
+    /// The signal to stop, for the execution.
+    pub(super) fn stop_signal(&self) -> CancellationToken {
+        self.cancel.clone()
+    }
+
+    /// Returns the receiver that tells the execution whether a prompt waits to join the run.
+    pub(super) fn steered(&self) -> watch::Receiver<bool> {
+        self.steering.subscribe()
+    }
+
+    /// The progress of the run, for the handles of the attempt.
+    pub(super) fn progress(&self) -> Arc<Progress> {
+        self.progress.reader()
+    }
+
+    /// The execution that waits for an answer.
+    pub(super) fn held(&self) -> Option<&AskReply> {
+        self.held.as_ref()
+    }
+
+    /// Records for the commit that ends the execution.
+    pub(super) fn records_at_end(&self) -> &[Record] {
+        &self.at_end
+    }
+}
+
+/// The changes of an active run, one method for each thing that happens.
+impl Active {
+    /// Gives the run the permit to use a worker.
+    pub(super) fn grant(&mut self, permit: Permit) {
+        self.permit = Some(permit);
+    }
+
+    /// Frees the worker for other runs.
+    pub(super) fn release_permit(&mut self) {
+        self.permit = None;
+    }
+
+    /// Records that the execution has begun.
+    pub(super) fn launched(&mut self, task: AbortHandle) {
+        self.task = Some(task);
+    }
+
+    /// Records that the execution has returned.
+    pub(super) fn executed(&mut self) {
+        self.task = None;
+        self.progress.forget();
+    }
+
+    /// Aborts the execution, if there is one. Its end is still reported.
+    pub(super) fn abort(&self) {
+        self.task.iter().for_each(AbortHandle::abort);
+    }
+
+    /// Takes over the run and its attempt from a commit.
+    pub(super) fn committed(&mut self, run: Arc<Run>, attempt: Attempt) {
+        (self.run, self.attempt) = (run, attempt);
+    }
+
+    /// Adds the rows of a durable commit of the session to the run's progress.
+    pub(super) fn rows_committed(&self, rows: &[Row]) {
+        self.progress.committed(rows);
+    }
+
+    /// Adds records to the commit that ends the execution.
+    pub(super) fn record_at_end(&mut self, records: Vec<Record>) {
+        self.at_end.extend(records);
+    }
+
+    /// Records whether the attempt has now recorded a message or a tool call, or asked a question.
+    pub(super) fn add_output(&mut self, is_output: bool) {
+        self.has_output |= is_output;
+    }
+
+    /// Tells the execution whether a prompt waits to join the run.
+    pub(super) fn set_steered(&self, is_steered: bool) {
+        self.steering.send_replace(is_steered);
+    }
+
+    /// Makes the run wait for an answer: with `held`, its execution holds the wait, otherwise only the store does. The
+    /// worker is free for others meanwhile.
+    pub(super) fn wait(&mut self, held: Option<AskReply>) {
+        self.held = held;
+        self.release_permit();
+    }
+
+    /// Takes the execution that waits for an answer: it gets the answer.
+    pub(super) fn take_held(&mut self) -> Option<AskReply> {
+        self.held.take()
+    }
+
+    /// Queues a question of an execution that waits for another answer.
+    pub(super) fn push_ask(&mut self, ask: Ask, holder: AskReply) {
+        self.next_asks.push_back((ask, holder));
+    }
+
+    /// Takes the next queued question.
+    pub(super) fn next_ask(&mut self) -> Option<(Ask, AskReply)> {
+        self.next_asks.pop_front()
+    }
+
+    /// Refuses the queued questions that the execution has ended.
+    pub(super) fn refuse_ended_asks(&mut self) {
+        let (ended, open): (VecDeque<_>, VecDeque<_>) =
+            std::mem::take(&mut self.next_asks).into_iter().partition(|(_, holder)| holder.is_ended());
+        self.next_asks = open;
+        for (_, holder) in ended {
+            let _ = holder.reply.send(Err(HandleError::Revoked));
+        }
+    }
+
+    /// Signals the execution to stop, and refuses its questions.
+    pub(super) fn signal_stop(&mut self) {
+        self.cancel.cancel();
+        let asked = self.next_asks.drain(..).map(|(_, holder)| holder);
+        for holder in self.held.take().into_iter().chain(asked) {
+            let _ = holder.reply.send(Err(HandleError::Revoked));
+        }
     }
 }

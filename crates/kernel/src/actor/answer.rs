@@ -1,15 +1,12 @@
 //! Waiting: a run asks a person or its caller's tools, releases its worker, and continues once it is answered and a
 //! worker is free.
 
-use std::collections::VecDeque;
-
 use mainspring_core::approval::{GRANT_LIFETIME_MS, circumstances};
 use mainspring_core::run::{Command as RunCommand, Outcome};
 use mainspring_core::{
     Answer, Answerer, ApprovalAnswer, ApprovalRequest, ApprovalScope, AttemptId, Decider, Failure, Grant,
     MayAnswer, NewGrant, OnExpiry, Refusal, Run, RunId, RunStatus, Time, Usage, Wait, WaitId, WaitRequest,
 };
-use tokio_util::sync::CancellationToken;
 
 use super::Actor;
 use super::active::Active;
@@ -28,7 +25,7 @@ impl Actor {
                 Box::pin(self.wait(by, ask, Some(holder))).await;
             }
             // The execution already waits for an answer: a run asks one question at a time.
-            Some(active) if active.held.is_some() => active.next_asks.push_back((ask, holder)),
+            Some(active) if active.held().is_some() => active.push_ask(ask, holder),
             Some(_) | None => {
                 let _ = holder.reply.send(Err(HandleError::Revoked));
             }
@@ -43,9 +40,7 @@ impl Actor {
         match (asked, held) {
             (Ok(()), held) => {
                 if let Some(active) = &mut self.active {
-                    active.held = held;
-                    // The worker is free for others while the run waits.
-                    active.permit = None;
+                    active.wait(held);
                 }
             }
             (Err(error), Some(holder)) => {
@@ -166,9 +161,9 @@ impl Actor {
         let Some(mut active) = self.active.take() else {
             return Ok(());
         };
-        match active.held.take() {
+        match active.take_held() {
             Some(held) => {
-                active.permit = Some(permit);
+                active.grant(permit);
                 self.active = Some(active);
                 let _ = held.reply.send(Ok(answer));
                 self.ask_next(by).await;
@@ -184,15 +179,9 @@ impl Actor {
     /// Removes the questions that the execution has ended. The open question lapses unless it was answered. The
     /// execution continues without a permit, because its turn is about to end.
     pub(super) async fn end_asking(&mut self, by: AttemptId) {
-        let is_ended = |holder: &AskReply| holder.ended.as_ref().is_some_and(CancellationToken::is_cancelled);
         let Some(active) = self.active.as_mut().filter(|active| active.is_held_by(by)) else { return };
-        let (ended, open) =
-            std::mem::take(&mut active.next_asks).into_iter().partition(|(_, holder)| is_ended(holder));
-        active.next_asks = open;
-        for (_, holder) in VecDeque::into_iter(ended) {
-            let _ = holder.reply.send(Err(HandleError::Revoked));
-        }
-        if active.stop.is_killing() || !active.held.as_ref().is_some_and(is_ended) {
+        active.refuse_ended_asks();
+        if active.stop.is_killing() || !active.held().is_some_and(AskReply::is_ended) {
             return;
         }
         if active.is_waiting() {
@@ -204,7 +193,7 @@ impl Actor {
         // Without the record, the answer must have no effect: another server may have the session by now.
         let is_recorded = |active: &&mut Active| active.run.state.wait().is_none();
         let Some(active) = self.active.as_mut().filter(is_recorded) else { return };
-        if let Some(held) = active.held.take() {
+        if let Some(held) = active.take_held() {
             let _ = held.reply.send(Ok(answer));
         }
         self.ask_next(by).await;
@@ -212,12 +201,12 @@ impl Actor {
 
     /// Asks the next question of an execution that goes on. Drops questions whose asker no longer waits.
     async fn ask_next(&mut self, by: AttemptId) {
-        while let Some((ask, holder)) = self.active.as_mut().and_then(|active| active.next_asks.pop_front()) {
+        while let Some((ask, holder)) = self.active.as_mut().and_then(Active::next_ask) {
             if !holder.reply.is_closed() {
                 Box::pin(self.wait(by, ask, Some(holder))).await;
             }
             // A question that could not be recorded was refused: the next one follows.
-            if self.active.as_ref().is_none_or(|active| active.held.is_some()) {
+            if self.active.as_ref().is_none_or(|active| active.held().is_some()) {
                 return;
             }
         }
@@ -226,7 +215,7 @@ impl Actor {
     /// Lets the execution go on if the asker of its open question no longer waits for the answer.
     pub(super) async fn withdraw(&mut self, by: AttemptId) {
         let Some(active) = self.active.as_ref().filter(|active| active.is_held_by(by)) else { return };
-        let is_withdrawn = active.held.as_ref().is_some_and(|held| held.lapses && held.reply.is_closed());
+        let is_withdrawn = active.held().is_some_and(|held| held.lapses && held.reply.is_closed());
         if is_withdrawn && active.is_waiting() && !active.stop.is_killing() {
             Box::pin(self.lapse(|active| RunCommand::Lapse { by: active.attempt.id })).await;
         }
@@ -242,7 +231,7 @@ impl Actor {
     /// it continues without an answer. Calls of client tools without which the run continues get an error as their result.
     pub(super) async fn expire(&mut self) {
         let Some(active) = &self.active else { return };
-        if !active.stop.is_killing() && active.held.as_ref().is_some_and(|holder| holder.lapses) {
+        if !active.stop.is_killing() && active.held().is_some_and(|holder| holder.lapses) {
             return Box::pin(self.lapse(|active| RunCommand::Lapse { by: active.attempt.id })).await;
         }
         let now = self.shared.clock.now();
@@ -258,10 +247,10 @@ impl Actor {
             retryable: true,
             retry: None,
         };
-        match active.task {
-            Some(_) if !active.stop.is_killing() => self.kill(outcome),
-            Some(_) => {}
-            None => self.finish(outcome, Usage::default()).await,
+        match active.is_executing() {
+            true if !active.stop.is_killing() => self.kill(outcome),
+            true => {}
+            false => self.finish(outcome, Usage::default()).await,
         }
     }
 

@@ -102,7 +102,7 @@ impl Actor {
 
     /// Records that the runtime has lost the native session. The run is retried at once.
     pub(super) async fn stale_outcome(&mut self, reason: String) -> Outcome {
-        let error = Failure::new("stale_binding", reason.clone());
+        let error = Failure::new(Failure::STALE_BINDING, reason.clone());
         // Boxed: it holds a whole draft.
         match Box::pin(self.record_lost(reason)).await.is_ok() {
             true => Outcome::Failed {

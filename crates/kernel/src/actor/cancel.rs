@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 
 use super::patience::INITIAL_BACKOFF_MS;
 use super::{Active, Actor, Reply, Report};
-use crate::adapter::{Death, Dispatch, HandleError};
+use crate::adapter::{Death, Dispatch};
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::kernel::CancelOutcome;
@@ -133,9 +133,9 @@ impl Actor {
         let change = self.path_change_to(pen).await?;
         let Some(active) = &self.active else { return Ok(false) };
         // While only the store holds a wait, nothing is executed: then the run ends here.
-        let draft = match active.task {
-            Some(_) => self.draft_of(active),
-            None => self.draft_completing(active),
+        let draft = match active.is_executing() {
+            true => self.draft_of(active),
+            false => self.draft_completing(active),
         };
         let mut draft = draft.with_path_change(change);
         self.give_up_on_error(draft.command(RunCommand::Cancel { reason }))?;
@@ -153,13 +153,7 @@ impl Actor {
         let (by, clock) = (active.attempt.id, self.shared.clock.clone());
         let kill_at = clock.moment().plus(self.shared.options.cancel_grace_ms);
         active.stop.dispatch(kill_at);
-        active.cancel.cancel();
-        if let Some(held) = active.held.take() {
-            let _ = held.reply.send(Err(HandleError::Revoked));
-        }
-        for (_, next) in active.next_asks.drain(..) {
-            let _ = next.reply.send(Err(HandleError::Revoked));
-        }
+        active.signal_stop();
         let (tx, adapter) = (self.tx.clone(), self.shared.adapters.get(&active.run.adapter).cloned());
         self.shared.tasks.spawn(async move {
             let not_dispatched = Dispatch { dispatched: false, acknowledged: false };
@@ -204,9 +198,7 @@ impl Actor {
     pub(super) fn kill(&mut self, outcome: Outcome) {
         let Some(active) = &mut self.active else { return };
         active.stop.kill(outcome);
-        if let Some(task) = &active.task {
-            task.abort();
-        }
+        active.abort();
     }
 
     /// Asks the adapter to kill everything that is left of an aborted execution. If the adapter panics or does not
@@ -292,7 +284,7 @@ impl Actor {
     pub(super) async fn shut_down(&mut self, done: oneshot::Sender<()>) {
         self.lifetime.shut_down(done);
         self.hurry_kill();
-        if self.active.as_ref().is_some_and(|active| active.task.is_some()) {
+        if self.active.as_ref().is_some_and(Active::is_executing) {
             self.stop_active(CancelReason::Shutdown).await;
         }
     }

@@ -137,7 +137,7 @@ impl Actor {
         }
         self.tree_cache.apply_rows(&commit.rows);
         if let Some(active) = &self.active {
-            active.progress.committed(&commit.rows);
+            active.rows_committed(&commit.rows);
         }
         self.hot = hot;
         self.stored = true;

@@ -127,9 +127,9 @@ impl Actor {
     ) {
         self.feed.authorize(Some((attempt.id, run.id)));
         let mut active = Active::new(run, attempt, prompt, &self.shared.clock);
-        active.permit = Some(permit);
-        active.has_output = answer.is_some();
-        active.steering.send_replace(self.is_steered());
+        active.grant(permit);
+        active.add_output(answer.is_some());
+        active.set_steered(self.is_steered());
         let assignment = self.assignment(&active, answer);
         let parts = HandleParts {
             feed: self.feed.clone(),
@@ -138,11 +138,12 @@ impl Actor {
             shared: self.shared.clone(),
             ids: self.shared.ids.clone(),
             clock: self.shared.clock.clone(),
-            steered: active.steering.subscribe(),
-            progress: active.progress.reader(),
+            steered: active.steered(),
+            progress: active.progress(),
         };
         let handle = AttemptHandle::new(assignment, parts);
-        active.task = Some(self.execute(&active.run.adapter, handle));
+        let task = self.execute(&active.run.adapter, handle);
+        active.launched(task);
         self.active = Some(active);
     }
 
@@ -156,7 +157,7 @@ impl Actor {
             binding: binding.filter(|binding| binding.status == BindingStatus::Active).cloned(),
             answer,
             open_tool_calls: self.hot.effects.clone(),
-            cancel: active.cancel.clone(),
+            cancel: active.stop_signal(),
             rules: Arc::new(self.shared.layers(&self.hot.session, &active.run, &active.attempt.adapter)),
             memory: self.memory.clone(),
         }
@@ -170,7 +171,7 @@ impl Actor {
         let adapter = self.shared.adapters.get(adapter).cloned();
         let task = self.shared.tasks.spawn(async move {
             let Some(adapter) = adapter else {
-                let error = Failure::new("adapter_unavailable", "its adapter is not configured here");
+                let error = Failure::new(Failure::ADAPTER_UNAVAILABLE, "its adapter is not configured here");
                 return end.set(Ok(End::failed(error, false)));
             };
             let mut execution = adapter.execute(handle);
@@ -195,7 +196,7 @@ impl Actor {
     /// Returns the active run, if `by` may record for it: not between a cancellation and the signal to stop.
     pub(super) fn recordable(&mut self, by: AttemptId) -> Result<&mut Active, HandleError> {
         let active = self.authority(by).ok_or(HandleError::Revoked)?;
-        if active.status() == RunStatus::Cancelling && !active.cancel.is_cancelled() {
+        if active.status() == RunStatus::Cancelling && !active.is_signalled() {
             return Err(HandleError::Revoked);
         }
         Ok(active)
@@ -231,7 +232,7 @@ impl Actor {
         self.authority(by).ok_or(HandleError::Revoked)?;
         check_size(&records, limit)?;
         let Some(active) = &mut self.active else { return Err(HandleError::Revoked) };
-        active.has_output |= records.iter().any(Record::is_output);
+        active.add_output(records.iter().any(Record::is_output));
         let Some(active) = &self.active else { return Err(HandleError::Revoked) };
         let completes = records.iter().any(|record| matches!(record, Record::Message { .. }));
         let mut draft = match completes {
@@ -247,7 +248,7 @@ impl Actor {
     /// Keeps `records` for the commit that ends the execution.
     pub(super) fn record_at_end(&mut self, by: AttemptId, records: Vec<Record>) {
         if let Some(active) = self.authority(by) {
-            active.at_end.extend(records);
+            active.record_at_end(records);
         }
     }
 
@@ -255,8 +256,7 @@ impl Actor {
     pub(super) async fn commit_active(&mut self, draft: AttemptDraft) -> Result<(), StoreError> {
         let committed = self.commit(draft).await?;
         if let Some(active) = &mut self.active {
-            active.run = committed.run;
-            active.attempt = committed.attempt;
+            active.committed(committed.run, committed.attempt);
         }
         Ok(())
     }
@@ -264,8 +264,7 @@ impl Actor {
     /// Ends the attempt whose execution has returned, or lets its run wait.
     pub(super) async fn executed(&mut self, by: AttemptId, executed: Result<Executed, String>) {
         let Some(active) = self.authority(by) else { return };
-        active.task = None;
-        active.progress.forget();
+        active.executed();
         if active.stop.is_killing() {
             let adapter = active.run.adapter.clone();
             self.kill_remains(&adapter, by);
@@ -278,8 +277,10 @@ impl Actor {
             }
             Ok(Executed::Waiting(_)) => (Outcome::Stopped { proof: Proof::Ended }, Usage::default()),
             Ok(Executed::Ended(End::Succeeded { usage })) if status == RunStatus::Starting => {
-                let error =
-                    Failure::new("binding_failed", "the adapter ended before it had opened its session");
+                let error = Failure::new(
+                    Failure::BINDING_FAILED,
+                    "the adapter ended before it had opened its session",
+                );
                 (self.failed_outcome(error, true).await, usage)
             }
             Ok(Executed::Ended(End::Succeeded { usage })) if waits => {
@@ -296,7 +297,7 @@ impl Actor {
                 (self.failed_outcome(error, retryable).await, usage)
             }
             Err(crash) => {
-                let error = Failure::new("adapter_crashed", format!("the adapter crashed: {crash}"));
+                let error = Failure::new(Failure::ADAPTER_CRASHED, format!("the adapter crashed: {crash}"));
                 (self.failed_outcome(error, true).await, Usage::UNKNOWN)
             }
         };
@@ -326,20 +327,21 @@ impl Actor {
         }
     }
 
+    /// Ends the active attempt.
     pub(super) async fn try_finish(&mut self, outcome: Outcome, usage: Usage) -> Result<(), Error> {
-        let Some(pen) = self.active.as_ref().map(|active| active.run.pen) else { return Ok(()) };
+        let pen = self.active.as_ref().and_then(|active| active.run.pen);
         let change = self.path_change_to(pen).await?;
-        let Some(active) = &self.active else { return Ok(()) };
-        let result = match self.hot.delegations.is_task(active.run.id) {
+        let result = match &self.active {
             // Boxed: few runs are delegated.
-            true => {
+            Some(active) if self.hot.delegations.is_task(active.run.id) => {
                 let found = Box::pin(self.shared.newest_artifact(&active.run, ArtifactRole::Result)).await?;
                 found.map(|artifact| artifact.id)
             }
-            false => None,
+            Some(_) | None => None,
         };
         match self.end_draft(change, result, outcome, usage) {
             Some(draft) => self.commit_end(draft).await,
+            // Nothing to retry: the attempt has ended already, or its run does not allow this end, which is logged.
             None => Ok(()),
         }
     }
@@ -363,7 +365,7 @@ impl Actor {
             .with_result_artifact(result)
             .with_title(self.title_after(active, &outcome))
             .leaving_tools(resumes);
-        for record in active.at_end.iter().cloned() {
+        for record in active.records_at_end().iter().cloned() {
             if let Err(error) = draft.record(self.shared.node, record) {
                 tracing::error!(%error, "a record for the end of an attempt is invalid");
             }

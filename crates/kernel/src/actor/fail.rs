@@ -1,7 +1,6 @@
 //! The end of an actor that has failed: before it serves its session, or by a panic.
 
 use mainspring_system::contain::Panic;
-use tokio::task::AbortHandle;
 
 use super::{Actor, Input, Report};
 use crate::error::Error;
@@ -31,7 +30,7 @@ impl Actor {
         self.feed.fail(&error);
         if let Some(active) = self.active.as_ref().filter(|active| active.is_acting()) {
             let by = active.attempt.id;
-            active.task.iter().for_each(AbortHandle::abort);
+            active.abort();
             self.kill_remains(&active.run.adapter, by);
             while let Some(input) = self.rx.recv().await {
                 let is_over = matches!(&*input, Input::Report(Report::Killed(killed, _)) if *killed == by);

@@ -21,8 +21,7 @@ impl Actor {
             return;
         }
         let Some(limits) = self.limits(active) else { return };
-        let time_used_ms =
-            self.shared.clock.moment().since(active.begun.1).saturating_add(active.used_before_ms());
+        let time_used_ms = active.time_used_ms(self.shared.clock.moment());
         let Some(limit) = limits.limit_reached(1, 0, &active.run.usage, time_used_ms) else { return };
         let status = if matches!(limit, Limit::Time(_)) { RunStatus::TimedOut } else { RunStatus::Failed };
         let message = format!("the run has used up its limit of {limit}; raise it and retry");
@@ -33,7 +32,7 @@ impl Actor {
     /// Stops the active run if the runs of its key have reached the key's spend per day.
     pub(super) async fn enforce_spend(&mut self) {
         let Some(active) = self.active.as_ref().filter(|active| !active.stop.is_killing()) else { return };
-        if active.status() == RunStatus::Cancelling || active.task.is_none() {
+        if active.status() == RunStatus::Cancelling || !active.is_executing() {
             return;
         }
         let spent = match self.shared.check_spend(active.run.options.key.as_deref()).await {
@@ -69,14 +68,13 @@ impl Actor {
         if active.status() == RunStatus::Cancelling {
             return None;
         }
-        let left = |max: u64| active.begun.1.plus(max.saturating_sub(active.used_before_ms()));
-        self.limits(active)?.max_time.map(left)
+        self.limits(active)?.max_time.map(|max| active.time_limit(max))
     }
 
     /// The limits that the kernel enforces; none where the adapter does, or where nothing is executed.
     fn limits(&self, active: &Active) -> Option<RunLimits> {
         let limits = active.run.options.limits;
-        if limits.is_empty() || active.task.is_none() {
+        if limits.is_empty() || !active.is_executing() {
             return None;
         }
         let adapter = self.shared.adapters.get(&active.run.adapter)?;

@@ -70,7 +70,7 @@ impl Actor {
     /// Releases the worker of an attempt that has ended, before the end is recorded.
     pub(super) fn release_permit(&mut self) {
         if let Some(active) = &mut self.active {
-            active.permit = None;
+            active.release_permit();
         }
     }
 }

@@ -160,7 +160,7 @@ impl Actor {
         let (run, at) = match &self.active {
             Some(active) => {
                 let answered = active.run.state.wait().is_some_and(|wait| wait.answer.is_some());
-                let needs = answered && active.permit.is_none() && !active.stop.is_killing();
+                let needs = answered && !active.has_permit() && !active.stop.is_killing();
                 needs.then_some((&*active.run, Time(0)))?
             }
             None => self.queue.next_start()?,

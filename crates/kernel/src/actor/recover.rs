@@ -36,7 +36,7 @@ impl Actor {
         let retry = left && options.on_orphan == OnOrphan::Retry;
         let outcome = Outcome::Failed {
             status: RunStatus::Orphaned,
-            error: Failure::new("executor_lost", "the process that executed it has ended"),
+            error: Failure::new(Failure::EXECUTOR_LOST, "the process that executed it has ended"),
             retryable: true,
             retry: retry.then(|| Box::new(NextAttempt::new(RetryReason::Crash, self.shared.clock.now()))),
         };

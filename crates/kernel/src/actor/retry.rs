@@ -61,7 +61,7 @@ impl Actor {
 
     /// True when the active attempt has produced text, a message or a tool call, or has asked a question.
     fn has_output(&self, active: &Active) -> bool {
-        active.has_output || !self.feed.snapshot().1.is_empty()
+        active.has_output() || !self.feed.snapshot().1.is_empty()
     }
 
     /// Finds the next fallback of the adapter that the run was requested for: one that was not tried and that can execute

@@ -77,7 +77,7 @@ impl Actor {
         self.commit_active(draft).await.map_err(Error::from)?;
         steering.iter().for_each(|run| self.queue.remove(run.id));
         if let Some(active) = &self.active {
-            active.steering.send_replace(false);
+            active.set_steered(false);
         }
         Ok(prompts)
     }

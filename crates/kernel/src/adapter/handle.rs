@@ -62,6 +62,13 @@ pub(crate) struct AskReply {
     pub(crate) ended: Option<CancellationToken>,
 }
 
+impl AskReply {
+    /// True once the execution goes on without an answer.
+    pub(crate) fn is_ended(&self) -> bool {
+        self.ended.as_ref().is_some_and(CancellationToken::is_cancelled)
+    }
+}
+
 impl AttemptHandle {
     pub(crate) fn new(assignment: Assignment, parts: HandleParts) -> Self {
         Self { assignment: Arc::new(assignment), parts, known: Arc::default(), asking_ended: None }

@@ -53,6 +53,25 @@ pub(super) async fn hear(member: Arc<Member>, kernel: Kernel) {
     }
 }
 
+/// Recovers sessions that have lost their home. Returns how many of them wait for a server that may execute them; `None` if
+/// that is to be tried again.
+async fn recover(kernel: &Kernel) -> Option<usize> {
+    match kernel.homes_recover().await {
+        Ok(0) => Some(0),
+        Ok(waiting) => {
+            tracing::warn!(
+                sessions = waiting,
+                "sessions wait for a server with the labels that they need, or of a later version"
+            );
+            Some(waiting)
+        }
+        Err(error) => {
+            tracing::warn!(%error, "sessions without a home were not recovered; trying again");
+            None
+        }
+    }
+}
+
 /// Recovers sessions that have lost their home, and shows those of others, if this server leads; until the kernel stops.
 pub(super) async fn follow(member: Arc<Member>, kernel: Kernel) {
     let (mut homes, tasks) = (member.standby.homes(), kernel.tasks().clone());
@@ -67,21 +86,9 @@ pub(super) async fn follow(member: Arc<Member>, kernel: Kernel) {
             kernel.keys_forget();
             keys_version = keys_now;
         }
-        if lost_homes != recovered || (waiting > 0 && offers != asked) {
-            match kernel.homes_recover().await {
-                Ok(now) => {
-                    if now > 0 {
-                        tracing::warn!(
-                            sessions = now,
-                            "sessions wait for a server with the labels that they need, or of a later version"
-                        );
-                    }
-                    (recovered, waiting, asked) = (lost_homes, now, offers);
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "sessions without a home were not recovered; trying again");
-                }
-            }
+        let is_due = lost_homes != recovered || (waiting > 0 && offers != asked);
+        if is_due && let Some(now) = recover(&kernel).await {
+            (recovered, waiting, asked) = (lost_homes, now, offers);
         }
         if leader == Some(kernel.node())
             && let Err(error) = kernel.homes_show().await

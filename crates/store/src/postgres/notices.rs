@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use mainspring_core::NodeId;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio_postgres::Error;
 
 use super::connect::Connector;
@@ -60,19 +60,24 @@ pub(super) async fn listen(
     let own = node.to_string();
     while !shared.lost.load(Ordering::Acquire) {
         match connector.listen(CHANNEL).await {
-            Ok((_client, mut notices)) => {
+            Ok((_client, notices)) => {
                 // Some notices may have been missed.
                 heard.send_modify(|count| *count += 1);
-                while let Some(by) = notices.recv().await {
-                    if by != own {
-                        heard.send_modify(|count| *count += 1);
-                    }
-                }
+                count_others(notices, &own, &heard).await;
             }
             Err(error) => {
                 tracing::debug!(error = %describe(&error), "notices of the other servers are not heard");
             }
         }
         pause(RECONNECT_MS).await;
+    }
+}
+
+/// Counts the notices of other servers than `own` in `heard`, until their connection breaks.
+async fn count_others(mut notices: mpsc::Receiver<String>, own: &str, heard: &watch::Sender<u64>) {
+    while let Some(by) = notices.recv().await {
+        if by != own {
+            heard.send_modify(|count| *count += 1);
+        }
     }
 }

@@ -48,7 +48,7 @@ impl PiTurn<'_> {
             // Silence is not success. The process is killed in case the agent starts after all.
             None => {
                 let message = "the agent took the prompt and did nothing with it";
-                let outcome = TurnOutcome::Broken(failed("adapter_execution_failed", message));
+                let outcome = TurnOutcome::Broken(failed(Failure::ADAPTER_EXECUTION_FAILED, message));
                 return self.unless_lost(outcome, Cause::Nothing);
             }
         };

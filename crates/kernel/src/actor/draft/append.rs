@@ -17,9 +17,8 @@ impl SessionDraft {
         let placed = place(above, line, false, self.ids.line());
         if let Some(line) = placed.opened {
             self.line_put(line);
-            // The path continues on the new line.
-            self.rows.extend(above.map(|above| Row::Cursor(above, Some(line.id))));
         }
+        self.rows.extend(placed.cursor().map(|(at, line)| Row::Cursor(at, Some(line))));
         let (mut next, mut parent_id) = (placed.point, self.hot.session.tip_message);
         for message in messages {
             if let Some(line) = self.hot.lines.get(&next.line).copied() {

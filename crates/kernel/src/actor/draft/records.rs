@@ -5,6 +5,7 @@ use std::sync::Arc;
 use mainspring_core::message::text_of;
 use mainspring_core::run::Command;
 use mainspring_core::run::close::{NewMessage, completes_turn};
+use mainspring_core::run::round::{ResultPlace, result_place};
 use mainspring_core::{
     Block, Body, CallResult, Digest, Failure, MessageStatus, NodeId, Role, Route, StateScope, Step,
     StepInput, Time, TitleSource, ToolEnd, ToolOutcome, Usage, goal, session,
@@ -217,7 +218,7 @@ impl AttemptDraft {
     /// Records a digest that replaces older messages of the run's path from now on.
     fn compact(&mut self, compacted: Compacted) -> Result<(), Error> {
         let Compacted { digest, from, messages, by, tokens_before, tokens_after } = compacted;
-        if self.subject.run.pen.is_none_or(|pen| digest.at.pos >= pen.pos) {
+        if !self.subject.run.pen.is_some_and(|pen| digest.lies_above(pen)) {
             return Err(Error::Invalid("what a digest stands for must lie on the path".into()));
         }
         let digest = Digest { made_at: self.at, ..digest };
@@ -300,7 +301,7 @@ impl AttemptDraft {
         let duration_ms = self.hot.effects[open].started_at.map(|started| self.at.since(started));
         result.runtime_ms = result.runtime_ms.or(duration_ms);
         let content = result.content.clone();
-        if !self.hot.unanswered.iter().any(|(id, _)| id == tool_use_id) {
+        if result_place(tool_use_id, &self.hot.unanswered) == ResultPlace::Event {
             let effect = self.hot.effects.remove(open);
             self.effect_settle(effect.run, effect.tool_use_id);
             return Ok((effect.name, ToolEnd { message_id: None, content, duration_ms }));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mainspring_core::run::close::{self, Ending, NewMessage, Open, PathEnd};
-use mainspring_core::run::{self, Command};
+use mainspring_core::run::{self, Command, round};
 use mainspring_core::tree::{self, place};
 use mainspring_core::{
     ArtifactId, Attempt, Block, Body, CallResult, ClientResult, Close, Line, Message, MessageId,
@@ -299,6 +299,8 @@ impl<A: AttemptSlot> Draft<OfRun<A>> {
         close
     }
 
+    /// Moves the session's tip to the run's last message, which is above the pen. There is one: `close` ends the path of
+    /// every run that has a pen with a message of the agent.
     fn move_tip(&mut self) {
         let Some(tip) = self.subject.run.pen.and_then(tree::before) else { return };
         self.change_path();
@@ -306,7 +308,8 @@ impl<A: AttemptSlot> Draft<OfRun<A>> {
         self.hot.lines.retain(|id, _| *id == tip.line);
     }
 
-    /// Keeps the partial text of a failed attempt in the log, off the path: the run is tried again.
+    /// Keeps the partial text of a failed attempt in the log, off the path: the run is tried again. A run without a pen
+    /// has nothing to set aside: its first attempt gets the pen before it streams text or calls tools.
     fn set_aside(&mut self) -> Result<(), Refusal> {
         let Some(pen) = self.subject.run.pen else { return Ok(()) };
         if !self.subject.leaves_tools {
@@ -364,7 +367,7 @@ impl<A: AttemptSlot> Draft<OfRun<A>> {
 
     /// Records that the turn is complete if the run's last message completes it: another turn of the run follows.
     pub(super) fn turn_completed(&mut self) {
-        let is_complete = self.hot.last_role == Some(Role::Assistant) && self.hot.unanswered.is_empty();
+        let is_complete = round::is_turn_complete(self.hot.last_role, &self.hot.unanswered);
         if let Some(message_id) = self.subject.run.final_message.filter(|_| is_complete) {
             self.emit(Body::TurnCompleted { message_id });
         }
@@ -433,12 +436,7 @@ impl<A: AttemptSlot> Draft<OfRun<A>> {
             self.line_put(Line { end: pen.pos + 1, ..line });
         }
         self.hot.last_role = Some(message.role);
-        match message.role {
-            Role::Assistant => self.hot.unanswered.extend(message.tool_calls()),
-            Role::User if !message.is_prompt() => self.hot.unanswered.clear(),
-            // A prompt that joins the run while tools work.
-            Role::User => {}
-        }
+        round::apply(&mut self.hot.unanswered, &message);
         self.hot.state_at_pen.clear();
         self.rows.push(match stored {
             true => Row::MessagePlace(message.id, pen),

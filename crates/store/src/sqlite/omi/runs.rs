@@ -294,5 +294,5 @@ fn text_block(text: &str) -> Option<Block> {
 
 /// The error of a run or attempt whose process ended without recording a result.
 fn executor_lost() -> Failure {
-    Failure::new("executor_lost", "the process that executed it has ended")
+    Failure::new(Failure::EXECUTOR_LOST, "the process that executed it has ended")
 }
