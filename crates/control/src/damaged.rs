@@ -34,7 +34,8 @@ mod tests {
     fn damaged_rows_are_taken_with_the_row_after_them() {
         let damage = |index| Damage { kind: "artifact".into(), id: None, index, message: String::new() };
         let mut rows = DamagedRows::new(vec![damage(0), damage(2), damage(2), damage(3)]);
-        let mut taken = |place, index| rows.before(place, index).map(|damage| damage.index).collect::<Vec<_>>();
+        let mut taken =
+            |place, index| rows.before(place, index).map(|damage| damage.index).collect::<Vec<_>>();
         assert_eq!(taken(0, 5), [5]);
         assert_eq!(taken(1, 6), [0; 0]);
         assert_eq!(taken(2, 7), [7, 7]);
