@@ -134,7 +134,7 @@ impl Endpoint {
     pub(crate) fn variables(&self, attempt: &AttemptHandle) -> Vec<(String, String)> {
         let context = context(attempt).into_iter();
         let name = |name: &str| format!("{CONTEXT_PREFIX}{name}");
-        let context = context.filter_map(|(variable, _, value)| Some((name(variable), value?)));
+        let context = context.filter_map(|(variable, value)| Some((name(variable), value?)));
         std::iter::once((PIPE_VARIABLE.to_owned(), self.socket())).chain(context).collect()
     }
 }
@@ -165,17 +165,17 @@ impl Drop for Attached {
     }
 }
 
-/// The context of an attempt. For each fact: its variable, its field in a line, and its value.
-fn context(attempt: &AttemptHandle) -> [(&'static str, &'static str, Option<String>); 6] {
+/// The context of an attempt: variables and their values.
+fn context(attempt: &AttemptHandle) -> [(&'static str, Option<String>); 6] {
     let assignment = attempt.assignment();
     let Run { id, owner, session, request, .. } = &*assignment.run;
     [
-        ("OWNER_ID", "ownerId", Some(owner.clone())),
-        ("SESSION_ID", "sessionId", Some(session.to_string())),
-        ("RUN_ID", "runId", Some(id.to_string())),
-        ("ATTEMPT_ID", "attemptId", Some(attempt.id().to_string())),
-        ("REQUEST_ID", "requestId", request.request_id.clone()),
-        ("CLIENT_ID", "clientId", request.client_id.clone()),
+        ("OWNER_ID", Some(owner.clone())),
+        ("SESSION_ID", Some(session.to_string())),
+        ("RUN_ID", Some(id.to_string())),
+        ("ATTEMPT_ID", Some(attempt.id().to_string())),
+        ("REQUEST_ID", request.request_id.clone()),
+        ("CLIENT_ID", request.client_id.clone()),
     ]
 }
 

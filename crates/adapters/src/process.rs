@@ -50,9 +50,9 @@ pub(crate) use tree::{guard_of, mark_of};
 pub const MARK_VARIABLE: &str = "GUARDED_BY_MAINSPRING";
 /// How long a guard may take, beyond the agent's grace period, to end its process tree.
 const KILL_TIMEOUT_MS: u64 = 5_000;
-/// How long to wait for the end of a standard error after its process has ended, and for the end of a process that has
-/// closed its standard output.
-const STDERR_DRAIN_TIMEOUT_MS: u64 = 500;
+/// How long to wait for the end of the output of a process that has ended, and for the end of a process that has closed
+/// its output. Only a process that outlived its guard can hold a pipe open for longer.
+pub(crate) const OUTPUT_DRAIN_TIMEOUT_MS: u64 = 500;
 /// How often a signal is sent to a guard again until it has ended.
 const RESEND_INTERVAL_MS: u64 = 50;
 /// How often to look for remaining processes.
@@ -301,9 +301,22 @@ impl Process {
     pub(crate) async fn complete_log(&self) {
         tokio::select! {
             _ = self.ended() => {}
-            () = self.clock.sleep_for(STDERR_DRAIN_TIMEOUT_MS) => {
+            () = self.clock.sleep_for(OUTPUT_DRAIN_TIMEOUT_MS) => {
                 self.kill().await;
             }
+        }
+    }
+
+    /// Waits for `reading`, which ends with the output of the process at the latest. When a process ends, its last output
+    /// is still in the pipe. Returns `None` if `reading` has not ended a moment later.
+    pub(crate) async fn read_to_end<T>(&self, reading: impl Future<Output = T>) -> Option<T> {
+        tokio::pin!(reading);
+        tokio::select! {
+            read = &mut reading => Some(read),
+            _ = self.ended() => tokio::select! {
+                read = reading => Some(read),
+                () = self.clock.sleep_for(OUTPUT_DRAIN_TIMEOUT_MS) => None,
+            },
         }
     }
 
@@ -524,7 +537,7 @@ async fn supervise(
 async fn drain_stderr(reader: JoinHandle<()>, clock: &Clock) {
     tokio::select! {
         _ = reader => {}
-        () = clock.sleep_for(STDERR_DRAIN_TIMEOUT_MS) => {}
+        () = clock.sleep_for(OUTPUT_DRAIN_TIMEOUT_MS) => {}
     }
 }
 

@@ -16,12 +16,10 @@ use tokio::sync::watch;
 
 use super::client::invalid_params;
 use crate::driver::ProcessContext;
-use crate::process::{Launch, Process, Tail, read_chunks};
+use crate::process::{Launch, OUTPUT_DRAIN_TIMEOUT_MS, Process, Tail, read_chunks};
 
 /// The largest output that is kept.
 const MAX_OUTPUT_BYTES: usize = 1 << 20;
-/// How long to wait for the end of the output after the command has ended.
-const OUTPUT_DRAIN_TIMEOUT_MS: u64 = 500;
 /// The exit code of a guard whose command was ended by SIGKILL.
 const EXIT_SIGKILL: i32 = 128 + 9;
 /// Starts a command without input and with its standard error in its output.

@@ -15,7 +15,7 @@ use agent_client_protocol::{
     is_connection_terminated, is_incoming_transport_closed,
 };
 use futures_util::{StreamExt, sink, stream};
-use mainspring_kernel::tasks::Tasks;
+use mainspring_kernel::clock::Clock;
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -26,8 +26,8 @@ use tokio_util::codec::{FramedRead, LinesCodec, LinesCodecError};
 use tokio_util::sync::CancellationToken;
 
 use super::client::{ClientFeatures, ClientRequest};
-use crate::driver::{Cause, ModelError};
-use crate::process::Log;
+use crate::driver::{Cause, ModelError, ProcessContext};
+use crate::process::{Log, OUTPUT_DRAIN_TIMEOUT_MS};
 
 /// The longest line of an agent. The connection is closed at a longer one.
 const MAX_LINE_BYTES: usize = 64 << 20;
@@ -147,16 +147,16 @@ impl Router {
 }
 
 impl Connection {
-    /// Connects to an agent over its pipes, until they close or the connection is dropped. `ignored` counts the messages
-    /// that belong to no current turn, cannot be parsed, or request a feature that was not offered. Lines that are not
-    /// messages go into `log`.
+    /// Connects to an agent over its pipes, until they close or the connection is dropped. Counts the messages that belong
+    /// to no current turn, cannot be parsed, or request a feature that was not offered. Lines that are not messages go
+    /// into `log`.
     pub(super) async fn open(
         (stdin, stdout): (impl AsyncWrite + Send + Unpin + 'static, impl AsyncRead + Send + Unpin + 'static),
         log: Log,
         features: ClientFeatures,
-        ignored: Arc<AtomicU64>,
-        tasks: &Tasks,
+        context: &ProcessContext,
     ) -> Result<Self, CallError> {
+        let (ignored, clock) = (context.ignored.clone(), context.clock.clone());
         let router = Arc::<Mutex<Router>>::default();
         let close = CancellationToken::new();
         let fault = Arc::<OnceLock<&'static str>>::default();
@@ -169,8 +169,8 @@ impl Connection {
             agent_client_protocol::on_receive_dispatch!(),
         );
         let (closed, cause) = (close.clone(), fault.clone());
-        tasks.spawn(async move {
-            let transport = transport(stdin, stdout, log, cause);
+        context.tasks.spawn(async move {
+            let transport = transport(stdin, stdout, log, cause, clock);
             let serve = builder.connect_with(transport, async move |peer: ConnectionTo<Agent>| {
                 let _ = ready.send(peer.clone());
                 tokio::select! {
@@ -270,16 +270,20 @@ fn transport(
     stdout: impl AsyncRead + Send + Unpin + 'static,
     log: Log,
     fault: Arc<OnceLock<&'static str>>,
+    clock: Clock,
 ) -> Lines<
     impl futures_util::Sink<String, Error = std::io::Error> + Send + 'static,
     impl futures_util::Stream<Item = std::io::Result<String>> + Send + 'static,
 > {
-    let outgoing = sink::unfold(stdin, |mut stdin, mut line: String| async move {
+    let outgoing = sink::unfold((stdin, clock), |(mut stdin, clock), mut line: String| async move {
         line.truncate(line.trim_end().len());
         line.push('\n');
-        stdin.write_all(line.as_bytes()).await?;
-        stdin.flush().await?;
-        Ok(stdin)
+        if let Err(error) = write(&mut stdin, line.as_bytes()).await {
+            // The error ends the connection, but the last output of an agent that has ended is still in the pipe.
+            clock.sleep_for(OUTPUT_DRAIN_TIMEOUT_MS).await;
+            return Err(error);
+        }
+        Ok((stdin, clock))
     });
     let lines = FramedRead::new(stdout, LinesCodec::new_with_max_length(MAX_LINE_BYTES));
     // Stop at the first error: the line boundary is lost.
@@ -298,6 +302,11 @@ fn transport(
         }
     });
     Lines::new(Box::pin(outgoing), Box::pin(incoming))
+}
+
+async fn write(stdin: &mut (impl AsyncWrite + Unpin), line: &[u8]) -> std::io::Result<()> {
+    stdin.write_all(line).await?;
+    stdin.flush().await
 }
 
 /// The reason why a line cannot be read.

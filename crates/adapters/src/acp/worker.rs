@@ -60,9 +60,6 @@ pub(super) struct AgentRegistry {
     pub(super) last_process: Mutex<HashMap<String, String>>,
 }
 
-/// How long the output of an agent that has ended is read.
-const OUTPUT_DRAIN_TIMEOUT_MS: u64 = 500;
-
 /// The methods with which an agent offers to resume a native session. An agent that loads a session repeats its
 /// history, which is ignored.
 fn resume_methods(can: &AgentCapabilities) -> Vec<&'static str> {
@@ -95,20 +92,12 @@ impl AcpWorker {
         let (process, pipes) = start_process(launch, context)?;
         let connect = async {
             let (pipes, log) = ((pipes.stdin, pipes.stdout), launch.log.clone());
-            let connection =
-                Connection::open(pipes, log, features, context.ignored.clone(), &context.tasks).await?;
+            let connection = Connection::open(pipes, log, features, context).await?;
             let (response, can_fork) = initialize(&connection, features).await?;
             Ok((connection, response, can_fork))
         };
-        tokio::pin!(connect);
-        let connected = tokio::select! {
-            connected = &mut connect => connected,
-            // The last output of the agent is still in the pipe.
-            _ = process.ended() => tokio::select! {
-                connected = connect => connected,
-                () = context.clock.sleep_for(OUTPUT_DRAIN_TIMEOUT_MS) => Err(CallError::Disconnected.into()),
-            },
-        };
+        let connected = process.read_to_end(connect).await;
+        let connected = connected.unwrap_or_else(|| Err(CallError::Disconnected.into()));
         let (connection, response, can_fork) = match connected {
             Ok(connected) => connected,
             Err(error) => {
@@ -401,10 +390,7 @@ impl AgentWorker for AcpWorker {
     }
 
     async fn disconnected(&self) {
-        tokio::select! {
-            _ = self.process.ended() => return,
-            () = self.connection.closed() => {}
-        }
+        self.process.read_to_end(self.connection.closed()).await;
         // An agent that exits closes its output first. Its log says why.
         if self.connection.fault().is_none() {
             self.process.complete_log().await;

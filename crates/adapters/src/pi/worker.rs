@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use mainspring_core::Failure;
 use mainspring_kernel::adapter::Death;
-use mainspring_kernel::clock::Clock;
 use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -21,8 +20,6 @@ use crate::driver::{
 use crate::pool::PooledWorker;
 use crate::process::{Launch, Process};
 
-/// How long to read the output that pi wrote before its process ended.
-const OUTPUT_DRAIN_TIMEOUT_MS: u64 = 500;
 /// How many of pi's models an error message lists.
 const MAX_LISTED_MODELS: usize = 20;
 
@@ -36,7 +33,6 @@ pub(crate) struct PiWorker {
     model: Mutex<Option<PiModel>>,
     /// Whether the worker must not be used again.
     is_unusable: AtomicBool,
-    clock: Clock,
 }
 
 /// The result of `get_state`.
@@ -77,10 +73,8 @@ impl PiWorker {
         let (process, pipes) = start_process(launch, context)?;
         let pipes = (pipes.stdin, pipes.stdout);
         let connection = Connection::open(pipes, context.ignored.clone(), &context.tasks);
-        let state = tokio::select! {
-            state = get_state(&connection) => state,
-            _ = process.ended() => Err(CallError::Disconnected),
-        };
+        let state = process.read_to_end(get_state(&connection)).await;
+        let state = state.unwrap_or(Err(CallError::Disconnected));
         let state = match state {
             Ok(state) if !state.native().is_empty() => state,
             invalid => {
@@ -101,10 +95,10 @@ impl PiWorker {
                 return Err(SetupError { failure: with_last_output(failure, process.log()), retryable });
             }
         };
-        let (stores_sessions, clock) = (state.session_file.is_some(), context.clock.clone());
+        let stores_sessions = state.session_file.is_some();
         let model = Mutex::new(state.model);
         let is_unusable = AtomicBool::new(false);
-        Ok(Self { process, connection, stores_sessions, model, is_unusable, clock })
+        Ok(Self { process, connection, stores_sessions, model, is_unusable })
     }
 
     /// Opens a new session.
@@ -228,16 +222,7 @@ impl AgentWorker for PiWorker {
     }
 
     async fn disconnected(&self) {
-        tokio::select! {
-            () = self.connection.closed() => {}
-            _ = self.process.ended() => {
-                // Records that pi wrote before its end are still in the pipe.
-                tokio::select! {
-                    () = self.connection.closed() => {}
-                    () = self.clock.sleep_for(OUTPUT_DRAIN_TIMEOUT_MS) => {}
-                }
-            }
-        }
+        self.process.read_to_end(self.connection.closed()).await;
         // An agent that exits closes its output first. Its log says why.
         if self.connection.fault().is_none() {
             self.process.complete_log().await;

@@ -2,6 +2,7 @@ use std::time::Duration;
 
 use futures_util::poll;
 use mainspring_kernel::policy::Rule;
+use mainspring_kernel::tasks::Tasks;
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt, BufReader, DuplexStream, Lines as TextLines, ReadHalf, WriteHalf};
 
@@ -64,10 +65,12 @@ impl Fixture {
         let (client, agent) = tokio::io::duplex(1 << 16);
         let (stdout, stdin) = tokio::io::split(client);
         let (input, output) = tokio::io::split(agent);
-        let (log, ignored, tasks) = (Log::default(), Arc::default(), Tasks::default());
+        let (log, tasks) = (Log::default(), Tasks::default());
+        let context =
+            ProcessContext { tasks: tasks.clone(), clock: Clock::system(), ignored: Arc::default() };
         let features = ClientFeatures::of(&rules);
-        let connection =
-            Connection::open((stdin, stdout), log.clone(), features, Arc::clone(&ignored), &tasks).await;
+        let connection = Connection::open((stdin, stdout), log.clone(), features, &context).await;
+        let ignored = context.ignored;
         let agent = FakeAgent { lines: BufReader::new(input).lines(), output };
         Self { connection: connection.unwrap(), agent, log, ignored, _tasks: tasks }
     }
