@@ -27,7 +27,7 @@ pub const DEFAULT_PROFILE: &str = "main_reasoner";
 /// The profile of the model that summarizes old messages.
 pub const SUMMARIZER: &str = "summarizer";
 
-/// The profile of the model that generates titles. If it is missing, the summarizer does it.
+/// The profile of the model that generates titles. If it is missing, the summarizer generates them.
 pub const TITLER: &str = "titler";
 /// The name of the scripted provider, which needs no key. The crate `mainspring` registers the provider.
 pub const SCRIPTED: &str = "scripted";
@@ -188,7 +188,7 @@ impl SelectedModel {
         format!("{}/{}", self.provider_name, self.model)
     }
 
-    /// Returns the cost of `usage`; unknown if the price is.
+    /// Returns the cost of `usage`; unknown if the price is unknown.
     pub fn cost(&self, usage: &Usage) -> Cost {
         self.price.map_or(Cost::UNKNOWN, |price| price.cost(usage))
     }
@@ -299,8 +299,9 @@ impl Models {
         self.profiles.contains_key(name)
     }
 
-    /// Selects a model. `model` is `PROVIDER/MODEL`, or a model of the profile's provider without a slash in its name;
-    /// without it, the profile's own model is selected. A name with an unknown provider is never sent to another one.
+    /// Selects a model. `model` is `PROVIDER/MODEL`, the profile's own model, or a model of the profile's provider
+    /// without a slash in its name. If absent, the profile's own model is selected. Any other name with an unknown
+    /// provider is refused.
     pub fn select(&self, model: Option<&str>, profile: Option<&str>) -> Result<SelectedModel, ModelError> {
         let name = profile.unwrap_or(DEFAULT_PROFILE);
         let known = self.profiles.get(name);

@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct AuditRecord {
-    /// The number of the record: each record has the number after that of the record before it. For callers who read
-    /// only a part of the log, a number that identifies the record and reveals nothing about others.
+    /// The number of the record; the numbers of the log have no gaps. For callers who read only a part of the log, a
+    /// number that identifies the record and reveals nothing about others.
     pub seq: u64,
     /// When the record was written.
     pub at_ms: Time,
@@ -38,13 +38,13 @@ pub struct AuditRecord {
     /// The status of the response; absent if no response was sent, and for records without a request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
-    /// The code of the problem, or of what the log reports about itself; absent for a success.
+    /// The code of the problem, or of the fact that the log reports about itself; absent for a success.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
     /// The decision on a request for permission.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decision: Option<Approval>,
-    /// The number of records that are summed up in this one, or were left out before it.
+    /// The number of records that this record sums up, or that were left out before it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
     /// The BLAKE3 hash of the record before this one and of this record, in hexadecimal. Only for callers who read the whole
@@ -54,7 +54,7 @@ pub struct AuditRecord {
 }
 
 impl AuditRecord {
-    /// Makes a record without a request and an outcome. The log sets the number, the time and the hash.
+    /// Makes a record that has neither a request nor an outcome. The log sets the number, the time and the hash.
     pub fn new(kind: AuditKind, operation: impl Into<String>, by: AuditActor) -> Self {
         Self {
             seq: 0,
@@ -214,7 +214,7 @@ impl From<SocketAddr> for AuditOrigin {
     }
 }
 
-/// Selects audit records. Records that do not concern the caller are never among them.
+/// Selects audit records. Records that do not concern the caller are never returned.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::IntoParams), into_params(parameter_in = Query))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

@@ -15,8 +15,9 @@ pub struct EventsQuery {
     /// The number of events in a page; 50 if not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
-    /// The `Mainspring-History` of the answer in which `after` was read. If the position is not of that history, because an
-    /// older copy of the state directory has replaced it, the stream begins with a reset, and a page is refused.
+    /// The `Mainspring-History` of the answer in which `after` was read. If the position is not of that history,
+    /// because the state directory was replaced by an older copy, the stream begins with a reset, and a page is
+    /// refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub history: Option<String>,
     /// Decides if the stream of a session keeps the session in memory; a run's stream never does.
@@ -57,8 +58,8 @@ pub struct OwnerEventsQuery {
     /// The number of events in a page; 50 if not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
-    /// The `Mainspring-History` of the answer in which `after` was read. If the position is not of that history, because an
-    /// older copy of the state directory has replaced it, it is refused.
+    /// The `Mainspring-History` of the answer in which `after` was read. If the position is not of that history,
+    /// because the state directory was replaced by an older copy, the position is refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub history: Option<String>,
     /// Only events whose types begin with one of these words, for example `run,attempt`.

@@ -1,4 +1,4 @@
-//! The live feed: the sessions in memory and their activity.
+//! The live feed: the activity of the sessions on the board, which are in memory or wait for a person.
 
 use mainspring_core::SessionId;
 use serde::{Deserialize, Serialize};
@@ -17,7 +17,7 @@ pub enum LiveStatus {
     Paused,
 }
 
-/// A session in memory.
+/// A session on the board.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LiveSession {
@@ -33,7 +33,7 @@ pub struct LiveSession {
     pub status: LiveStatus,
 }
 
-/// The first event of a feed: all sessions in memory.
+/// The first event of a feed: all sessions on the board.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FeedSnapshot {
     /// The sessions.
@@ -44,7 +44,7 @@ pub struct FeedSnapshot {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case", rename_all_fields = "camelCase")]
 pub enum LiveChange {
-    /// The session was loaded into memory.
+    /// The session came onto the board.
     Opened(LiveSession),
     /// The session's status changed.
     Status {
@@ -60,7 +60,7 @@ pub enum LiveChange {
         /// The new title.
         title: Option<String>,
     },
-    /// The session left memory, or was closed.
+    /// The session left the board.
     Closed {
         /// The session.
         session_id: SessionId,
@@ -105,7 +105,7 @@ impl LiveChange {
 /// One item of a feed as a reader gets it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FeedItem {
-    /// The sessions in memory at one instant.
+    /// The sessions on the board at one instant.
     Snapshot(FeedSnapshot),
     /// One change.
     Change(LiveChange),

@@ -35,8 +35,8 @@ pub struct NewKey {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(max_items = 256))]
     pub adapters: Option<Vec<String>>,
-    /// The models and model profiles that the key's holder may use; those of the caller's key if not given. With it, a run
-    /// must name one.
+    /// The models and model profiles that the key's holder may use; those of the caller's key if not given. With such a
+    /// list, a run must name a model or a profile, itself or by its session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(max_items = 256))]
     pub models: Option<Vec<String>>,
@@ -44,7 +44,7 @@ pub struct NewKey {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(max_items = 256))]
     pub tools: Option<Vec<String>>,
-    /// The cost in US dollars that the key's runs may have in a day of UTC; any if not given.
+    /// The cost in US dollars that the key's runs may have in a day of UTC; no limit if not given.
     #[serde(default, rename = "spendPerDayUsd", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(value_type = Option<f64>, minimum = 0.0))]
     pub spend_per_day: Option<Cost>,

@@ -37,7 +37,7 @@ pub use request::{
 pub use task::{AgentSubtask, AgentSubtaskStatus, AgentTask, AgentTaskBoundary, AgentTaskStatus};
 pub use timestamp::Timestamp;
 
-/// The name of the kind of a block in the package.
+/// The package's name for the kind of a block.
 pub type AgentContentType = ContentType;
 /// The old name of a message of a thread.
 pub type ChatMessage = AgentMessage;
@@ -51,11 +51,11 @@ pub type ChatStatus = AgentThreadStatus;
 pub type ChatRecord = AgentThreadRecord;
 /// The old name of a delta of a thread.
 pub type ChatRecordDelta = AgentThreadDelta;
-/// The name of a thread between `Chat` and `AgentThread`.
+/// The name of a thread in versions of the package between the names `Chat…` and `AgentThread…`.
 pub type AgentSessionRecord = AgentThreadRecord;
-/// The name of a delta between `Chat` and `AgentThread`.
+/// The name of a delta in the same versions.
 pub type AgentSessionDelta = AgentThreadDelta;
-/// The name of the status of a thread between `Chat` and `AgentThread`.
+/// The name of the status of a thread in the same versions.
 pub type AgentSessionStatus = AgentThreadStatus;
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! pending ──start──▶ running ──settle──▶ succeeded | failed | cancelled
+//!    └── settle, if the child ends before it starts ──▲
 //! ```
 //!
 //! Invariant: a settled delegation never changes again, even if its child is retried.
@@ -159,7 +160,7 @@ impl DelegationStatus {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct DelegationResult {
-    /// The child's status; not an ended one if the child was retried since.
+    /// The child's status. The child may be active again if it was retried since.
     pub status: RunStatus,
     /// The child's last message.
     pub summary: String,

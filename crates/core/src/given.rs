@@ -1,8 +1,8 @@
-//! Given messages: a history that a caller gives to a session, and the rule which of them may rest.
+//! Given messages: a history that a caller gives to a session, and the rule that decides whether it may rest.
 //!
-//! A history may rest, so that the next prompt can follow it, if every tool call in it is answered: a model accepts no
-//! other history. This is the rule of appended turns too ([`turn`](crate::turn)), so that whatever a program may append
-//! can also be given. A history may end with a message of a person, which nobody has answered.
+//! A history may rest, so that the next prompt can follow it, if every tool call in it has a result: models accept no
+//! other history. Appended turns follow the same rule ([`turn`](crate::turn)), so a caller can also give any history
+//! that a program could append. A history may end with a person's message that has no answer.
 
 use serde::{Deserialize, Serialize};
 

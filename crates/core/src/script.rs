@@ -11,7 +11,7 @@ use crate::usage::{Cost, Usage};
 pub enum Command {
     /// `say TEXT`: streams TEXT word by word. A line that is not a command is echoed.
     Say(String),
-    /// `vary TEXT | TEXT …`: streams one of the texts; another one when the answer is regenerated.
+    /// `vary TEXT | TEXT …`: streams one of the texts, and another text when the answer is regenerated.
     Vary(Vec<String>),
     /// `stream N [every D] [TEXT]`: streams TEXT (or a running number) N times, at intervals of D.
     Stream {
@@ -28,7 +28,7 @@ pub enum Command {
     Progress(String),
     /// `usage IN OUT [USD]`: reports tokens and cost.
     Usage(Usage),
-    /// `sleep D`: waits for this many milliseconds.
+    /// `sleep D`: waits for the duration D, held in milliseconds.
     Sleep(u64),
     /// `tool NAME [JSON] [| NAME [JSON]] …`: calls tools, all in one round.
     Tools(Vec<Call>),

@@ -13,7 +13,7 @@ use crate::{AttemptId, KeyId, RunId, Time};
 /// Maximum bytes of a value, as JSON, that a `state.changed` event carries.
 pub const EVENT_VALUE_BYTES: usize = 4 << 10;
 
-/// Number of changes that the history of a key keeps; older ones are dropped.
+/// Number of changes that the history of a key keeps; older changes are dropped.
 pub const HISTORY_CHANGES: usize = 50;
 
 /// The scope of a state key.
@@ -157,7 +157,7 @@ pub enum Expect {
     Version(u64),
 }
 
-/// A precondition was not met. Version 0 stands for an absent key; 1 is expected of an absent key that must be present.
+/// A precondition was not met. Version 0 stands for an absent key. If an absent key must be present, `expected` is 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("version {expected} was expected, but the version is {current}")]
 pub struct VersionMismatch {

@@ -124,22 +124,22 @@ impl ClientResult {
         self.status() == ResultStatus::Declined
     }
 
-    /// True when `other` reports the same outcome and value of the same call. The time that it took does not count: a
-    /// caller that repeats a result may have measured another one.
+    /// True when `other` reports the same outcome and value of the same call. Ignores the runtime: a caller that
+    /// repeats a result may have measured a different runtime.
     pub fn is_same(&self, other: &Self) -> bool {
         (&self.tool_use_id, &self.content, self.status())
             == (&other.tool_use_id, &other.content, other.status())
     }
 
-    /// This result with `isError` and `status` in agreement, as it is recorded.
+    /// Returns the result in its recorded form, in which `isError` and `status` agree.
     pub(crate) fn normalized(&self) -> Self {
         let status = self.status();
-        // A status that `isError` expresses as well is left out, as earlier versions recorded it.
+        // Only `declined` is recorded: `isError` expresses the other statuses, as in records of earlier versions.
         let declined = (status == ResultStatus::Declined).then_some(status);
         Self { is_error: self.is_error(), status: declined, ..self.clone() }
     }
 
-    /// The id of the call, and its result as messages hold it.
+    /// Returns the id of the call, and the result in the form that messages hold.
     pub fn to_call_result(&self) -> (String, CallResult) {
         let result = CallResult {
             content: vec![Block::text(self.text())],
@@ -201,7 +201,7 @@ pub enum BadTool {
     TooMany(usize, usize),
 }
 
-/// The tools of `kept`, each replaced by the one of the same name in `given`, then the other tools of `given`.
+/// Returns the tools of `kept`, each replaced by the tool of the same name in `given`, then the other tools of `given`.
 pub fn replaced(kept: &[ClientTool], given: &[ClientTool]) -> Vec<ClientTool> {
     let find = |tools: &'_ [ClientTool], name: &str| tools.iter().find(|tool| tool.name == name).cloned();
     let first = kept.iter().map(|tool| find(given, &tool.name).unwrap_or_else(|| tool.clone()));

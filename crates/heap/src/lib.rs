@@ -1,9 +1,9 @@
 //! Gives freed memory back to the system.
 //!
-//! glibc keeps the memory that a thread has freed for that thread: after a peak of many sessions, a server that has
-//! nothing to do would keep the memory of the peak. docs/decisions/0035-memory-after-a-peak.md compares allocators.
+//! glibc reserves freed memory for the thread that freed it: after a peak of many sessions, an idle server would keep
+//! the memory of the peak. docs/decisions/0035-memory-after-a-peak.md compares allocators.
 
-/// Gives freed memory back to the system, as far as the allocator can. Locks the allocator for some milliseconds, so
+/// Gives freed memory back to the system; does nothing without glibc. Locks the allocator for some milliseconds, so
 /// call it when there is nothing to do.
 pub fn release() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]

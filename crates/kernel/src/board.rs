@@ -1,4 +1,6 @@
-//! The board: the current status of every session in memory, for readers that watch all sessions of an owner.
+//! The board: the current status of sessions, for readers that watch all sessions of an owner.
+//!
+//! It has the sessions in memory and the parked sessions, and on the leader also the live sessions of other nodes.
 //!
 //! Readers poll. Per owner, the board keeps each session's latest status and the order in which sessions last changed.
 //! A reader keeps its position in that order and the last status it reported for each session. A slow reader therefore
@@ -19,11 +21,11 @@ use crate::store_health::StoreWatch;
 #[cfg(test)]
 mod tests;
 
-/// Removed sessions remembered per owner for readers that have not seen the removal. A reader further behind learns
-/// that a session is closed, but not whether it was deleted.
+/// Number of removed sessions remembered per owner, for readers that have not seen the removal. A reader further behind
+/// learns that a session is closed, but not whether it was deleted.
 const MAX_REMOVED: usize = 1_024;
 
-/// Status of all sessions in memory, by owner. Cheap to clone.
+/// Status of all sessions on the board, by owner. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Board(Arc<Mutex<BoardState>>);
 
@@ -37,9 +39,9 @@ struct BoardState {
 struct OwnerSessions {
     /// Number of the last change.
     last_change: u64,
-    /// Sessions in memory, each with the number of its last change.
+    /// Sessions on the board, each with the number of its last change.
     sessions: HashMap<SessionId, (LiveSession, u64)>,
-    /// Unloaded sessions: whether they were deleted, and the number of that change.
+    /// Removed sessions: whether each was deleted, and the number of its removal.
     removed: HashMap<SessionId, (bool, u64)>,
     /// Last change of each session in `sessions` and `removed`, in order.
     order: BTreeMap<u64, SessionId>,
@@ -50,7 +52,7 @@ struct OwnerSessions {
 }
 
 impl Board {
-    /// Sets the status of a session in memory. Setting the same status again reports nothing to readers.
+    /// Sets the status of a session. Setting the same status again reports nothing to readers.
     pub(crate) fn put(&self, owner: &str, session: LiveSession) {
         let mut state = self.0.lock();
         if !state.owners.contains_key(owner) {
@@ -71,7 +73,7 @@ impl Board {
         }
     }
 
-    /// Removes an unloaded session; `deleted` if it was deleted.
+    /// Removes a session; `deleted` is true if the session was deleted.
     pub(crate) fn remove(&self, owner: &str, session: SessionId, deleted: bool) {
         let mut state = self.0.lock();
         let Some(known) = state.owners.get_mut(owner) else { return };
@@ -79,7 +81,7 @@ impl Board {
         state.drop_unused(owner);
     }
 
-    /// The status of a session on the board: one in memory, or one whose run waits.
+    /// The status of a session; `None` if it is not on the board.
     pub(crate) fn status(&self, owner: &str, session: SessionId) -> Option<LiveStatus> {
         let state = self.0.lock();
         state.owners.get(owner)?.sessions.get(&session).map(|(session, _)| session.status)
@@ -122,7 +124,7 @@ impl Board {
 }
 
 impl BoardState {
-    /// Drops an owner that has neither a session in memory nor a reader.
+    /// Drops an owner that has neither a session on the board nor a reader.
     fn drop_unused(&mut self, owner: &str) {
         if self.owners.get(owner).is_some_and(|known| known.readers == 0 && known.sessions.is_empty()) {
             self.owners.remove(owner);
@@ -187,7 +189,7 @@ pub struct LiveFeed {
 }
 
 impl LiveFeed {
-    /// The sessions in memory when the reader was made. Later changes come through [`LiveFeed::next`].
+    /// The sessions on the board when the reader was made. Later changes come through [`LiveFeed::next`].
     pub fn snapshot(&self) -> &[LiveSession] {
         &self.snapshot
     }

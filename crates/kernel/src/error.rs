@@ -28,7 +28,7 @@ pub enum Error {
     /// The agent may not work in the folder.
     #[error(transparent)]
     FolderNotAllowed(#[from] FolderRefusal),
-    /// The thing is not on the list of the caller's key.
+    /// The adapter, model or tool is not on the list of the caller's key, or the run must name a model.
     #[error(transparent)]
     NotListed(#[from] NotListed),
     /// The runs of the caller's key have reached its spend per day. Retry tomorrow.
@@ -45,7 +45,7 @@ pub enum Error {
     /// The request is invalid.
     #[error("{0}")]
     Invalid(String),
-    /// The name of an owner or an org could be taken for another one.
+    /// The name of an owner or an org could be mistaken for another name.
     #[error("{what} named \"{name}\" {reason}; choose another name")]
     UnsafeName {
         /// Kind of object.
@@ -150,7 +150,7 @@ pub enum Error {
         /// Name and version of the agent.
         name: String,
     },
-    /// The name of the goal type is that of a shared one with different content.
+    /// A shared goal type has the same name and different content.
     #[error(
         "the goal type {name:?} is shared by all owners: it is built in, or configured; choose another name"
     )]
@@ -200,13 +200,13 @@ pub enum Error {
     /// The message belongs to a branch that was rolled back. It can be read, but not continued.
     #[error("{0} is part of a branch that was rolled back; branch from a message that was not")]
     Abandoned(MessageId),
-    /// The path has moved on since the message was appended that the results answer.
+    /// The path no longer ends at the message that the results answer.
     #[error(
         "the path does not end at the message {0:?} any more; read the path, then append the results without `beneath`, \
          or move the path to that message first"
     )]
     NotAtTip(String),
-    /// The run is not the last of its session; only the last one can be retried.
+    /// The run is not the last of its session; only the last run can be retried.
     #[error("{0} is not the last run of its session; only the last one can be tried again")]
     NotLatest(RunId),
     /// The requested events were pruned.
@@ -217,8 +217,8 @@ pub enum Error {
         /// Position up to which events are gone.
         floor: Position,
     },
-    /// The cursor is that of an event that was lost when the state directory was restored from a backup, or lies ahead of
-    /// all events.
+    /// The event at the cursor was lost when the state directory was restored from a backup, or the cursor lies ahead
+    /// of all events.
     #[error(
         "the cursor {} belongs to events that are not in this state directory, for example lost with a restore; \
          read the sessions again, then go on after {}", cursor.0, last.0
@@ -240,7 +240,7 @@ pub enum Error {
         /// Capacity of the queue.
         limit: usize,
     },
-    /// The owner has reached a limit that is set for it. Retry later if the resource comes back by itself.
+    /// The owner has reached its quota. Retry later if the resource is one that frees itself, such as queued prompts.
     #[error("the owner has reached its quota of {limit} {}: {}", noun(*.resource), remedy(*.resource))]
     QuotaReached {
         /// The limited resource.
@@ -248,7 +248,7 @@ pub enum Error {
         /// The limit.
         limit: u64,
     },
-    /// The owner has its share of a pool; the rest is kept for others. Retry later.
+    /// The owner has used its share of a pool; the rest is kept for others. Retry later.
     #[error(
         "the owner has {own} {} at the same time, and only {free} more are left for everybody: {}",
         noun(*.resource),
@@ -262,7 +262,7 @@ pub enum Error {
         /// The rest that is left.
         free: usize,
     },
-    /// An awaited run needs a worker of an adapter, and waiting runs hold all of them. Retry later.
+    /// An awaited run needs a worker of an adapter, and all are busy, perhaps with runs that wait for it. Retry later.
     #[error(
         "all {limit} workers of {adapter:?} are at work, and a run that is waited for cannot wait for one; \
          spawn it instead, or try again later"
@@ -319,7 +319,7 @@ pub enum Error {
     /// The home of the session, another server of the cluster, has refused the request or does not answer.
     #[error("{message}")]
     AtHome {
-        /// The code of its error.
+        /// The code of the home's error.
         code: &'static str,
         /// A sentence for people.
         message: String,
@@ -431,7 +431,7 @@ impl Error {
         Self::NotFound { what, name: name.to_string() }
     }
 
-    /// The error of a session in whose work mainspring has panicked.
+    /// Builds the error for a panic in the work of `session`.
     pub(crate) fn session_panicked(session: SessionId) -> Self {
         Self::SessionFailed { session, why: "it panicked, which is a bug".into() }
     }
@@ -541,7 +541,7 @@ impl From<StoreError> for Error {
 /// Why a session actor did not create a session, a run or an artifact. Nothing was created.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum CreateError {
-    /// A unique name is taken. Look up its holder, then answer with that, retry or refuse.
+    /// A unique name is taken. Look up its holder, then answer with the holder, retry or refuse.
     Taken(Unique),
     /// The request failed. Report the error to the caller.
     Failed(Error),

@@ -11,8 +11,8 @@
 //! `pos` ([`mainspring_core::stream`]).
 //!
 //! ```text
-//! loading ──▶ unloaded ◀──────▶ live ──▶ closed        loading | unloaded | live ──▶ failed
-//!          (readers alone)  (with an actor)            unloaded | live ──▶ moved
+//! loading ──▶ unloaded ◀──────▶ live        loading | unloaded | live ──▶ closed | failed
+//!          (readers alone)  (with an actor)             unloaded | live ──▶ moved
 //! ```
 //!
 //! A feed belongs to its session, not to its actor: readers keep it while the session is not in memory, and it
@@ -55,7 +55,7 @@ pub struct Feed {
     state: Mutex<FeedState>,
     wake: Notify,
     readers: life::Readers,
-    /// True while members of the session's org may read it.
+    /// True while members of the session's org may read the session.
     org_readable: AtomicBool,
     dirty: UnboundedSender<Arc<Feed>>,
     message_bytes: usize,
@@ -327,7 +327,7 @@ impl Feed {
         self.wake.notify_waiters();
     }
 
-    /// Drops the events up to `floor`, which were pruned. Readers that have not seen them get an error from the store.
+    /// Drops the events up to `floor`, which were pruned. Readers that have not seen them are reset.
     pub(crate) fn prune(&self, floor: Cursor) {
         let mut state = self.state.lock();
         state.floor = state.floor.max(floor);

@@ -2,14 +2,14 @@
 //! actor.
 //!
 //! ```text
-//! published ──a commit begins──▶ withdrawn ──it is durable──▶ published
-//!                                    └─────────it has failed─▶ none
+//! published ──a commit begins──▶ withdrawn ──the commit is durable──▶ published
+//!                                    └───────the commit has failed──▶ none
 //! ```
 //!
 //! Readers that find no published image ask the store.
 //!
-//! Invariant: a published image equals the rows of the store. So no reader gets an older state after a newer one, also if
-//! it reads one of them from the store.
+//! Invariant: a published image equals the rows of the store. So no reader gets an older state after a newer state,
+//! even if one of the two comes from the store.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -66,7 +66,7 @@ impl Images {
         }
     }
 
-    /// Publishes the image with the rows of a durable commit, which hold the session itself if it `is_new`.
+    /// Applies the rows of a durable commit to the image and publishes it. If `is_new`, the rows contain the session.
     pub(crate) fn publish(&self, session: SessionId, rows: &[Row], is_new: bool) {
         let mut state = self.0.lock();
         for row in rows {
@@ -127,8 +127,7 @@ impl Images {
         Some((unfinished.cloned().collect(), image.latest_no?))
     }
 
-    /// The whole text that the agent of a run wrote, if the run has ended as `run` says; `None` if the store must be
-    /// asked.
+    /// The whole text that the agent of `run` wrote, up to the run's final message; `None` if the store must be asked.
     pub(crate) fn final_text(&self, run: &Run) -> Option<String> {
         let state = self.0.lock();
         let image = state.sessions.get(&run.session).filter(|image| image.is_published)?;
@@ -180,7 +179,7 @@ impl State {
 }
 
 impl Image {
-    /// Drops the runs that have ended, except the one that ended last: its callers still ask for it.
+    /// Drops the runs that have ended, except the run that ended last: callers still ask for that run.
     fn forget_ended(&mut self, index: &mut HashMap<RunId, SessionId>) {
         let last = self.runs.iter().rposition(|run| run.state.status().is_ended());
         let mut at = 0;

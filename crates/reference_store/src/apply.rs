@@ -193,7 +193,7 @@ impl Tables {
     }
 }
 
-/// Returns true for rows that refer to rows which the same commit may insert.
+/// Returns true for a row that is applied last, because it refers to rows that the same commit may insert.
 fn is_late(row: &Row) -> bool {
     matches!(
         row,

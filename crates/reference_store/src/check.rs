@@ -1,4 +1,4 @@
-//! Checks the constraints that the schema of the durable store declares.
+//! Checks the constraints that the schemas of the durable stores declare.
 
 use std::collections::HashSet;
 use std::hash::Hash;

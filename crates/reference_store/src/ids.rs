@@ -1,4 +1,4 @@
-//! Ids by their beginnings.
+//! Finds ids by their prefix.
 
 use mainspring_core::{MessageId, SessionId, Visibility};
 use mainspring_kernel::store::{IdPage, IdsOf, StoreError};

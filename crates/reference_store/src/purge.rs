@@ -62,7 +62,7 @@ impl Tables {
         });
     }
 
-    /// Assigns the line of `point` to this session if its own session is gone, so that the purge removes it.
+    /// Assigns the line of `point` to `session` if the line's own session is gone, so that the purge removes the line.
     fn adopt_line(&mut self, session: SessionId, point: Option<Point>) {
         let Self { lines, sessions, .. } = self;
         for (id, line) in lines {
@@ -86,7 +86,7 @@ impl Tables {
         lines.chain(forks).filter(|point| point.line == id).map(|point| point.pos).max()
     }
 
-    /// Removes the messages that no fork reads from the lines of `session` that are still read.
+    /// Cuts each line of `session` that is still read, after the last message that a child line or fork needs.
     fn trim(&mut self, session: SessionId) {
         let own = self.lines.iter().filter(|(id, _)| *id == session);
         let ends: Vec<(LineId, u32)> = own

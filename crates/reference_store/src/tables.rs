@@ -37,7 +37,7 @@ pub(super) struct Tables {
     pub(super) messages: BTreeMap<MessageId, PlacedMessage>,
     /// The order in which messages were inserted.
     pub(super) message_order: BTreeMap<MessageId, u64>,
-    /// Each with the session it belongs to, oldest first.
+    /// The lines, each with its session, oldest first.
     pub(super) lines: Vec<(SessionId, Line)>,
     pub(super) cursors: BTreeMap<(SessionId, Point), LineId>,
     pub(super) chunks: BTreeMap<(SessionId, u64), Chunk>,
@@ -59,7 +59,7 @@ pub(super) struct Tables {
     /// Hashes that a removed artifact referred to.
     pub(super) loose_blobs: BTreeSet<String>,
     pub(super) keys: BTreeMap<KeyId, ApiKey>,
-    /// The org of each owner that was claimed.
+    /// The org of each claimed owner.
     pub(super) owners: BTreeMap<String, Option<String>>,
     /// The owner of each native session, by adapter and native id.
     pub(super) native_owners: BTreeMap<(String, String), String>,
@@ -74,8 +74,9 @@ pub(super) struct Tables {
     pub(super) inherited: BTreeMap<(SessionId, ArtifactId), Artifact>,
     /// When a reader pinned a session, by reader and session.
     pub(super) pins: BTreeMap<(String, SessionId), Time>,
-    /// By owner and name.
+    /// By kind, scope and id.
     pub(super) edge_records: BTreeMap<(&'static str, String, String), EdgeRecord>,
+    /// By owner and name.
     pub(super) goal_types: BTreeMap<(String, String), GoalTypeRow>,
     /// By owner, agent id and version.
     pub(super) agents: BTreeMap<(String, String, u32), AgentVersion>,

@@ -47,7 +47,7 @@ impl SessionView<'_> {
             || !self.inherited.ahead(point).is_empty()
     }
 
-    /// Returns the first message of line `to` if that is a child of `at`.
+    /// Returns the first message of line `to` if that message is a child of `at`.
     fn child_start(&self, at: Point, to: LineId) -> Option<Point> {
         let line = self.tables.line(to)?;
         (line.parent == Some(at)).then(|| line_start(line)).flatten()

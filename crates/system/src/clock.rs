@@ -21,7 +21,7 @@ const MAX_SLEEP_MS: u64 = 10_000;
 /// The longest single sleep until a moment: a day.
 const FAR_MS: u64 = 86_400_000;
 
-/// Reads the time and waits for it: the system's clock, or one that a test advances.
+/// Reads the time and waits for it: the system's clock, or a manual clock that a test advances.
 #[derive(Debug, Clone)]
 pub struct Clock(Arc<Source>);
 
@@ -145,8 +145,8 @@ impl Clock {
         }
     }
 
-    /// Behaves as if the system's time was set forward or back by `millis`. A manual clock is set forward only, since
-    /// no clock goes back.
+    /// Behaves as if the system's time was set forward or back by `millis`. A manual clock ignores negative `millis`,
+    /// since no clock goes back.
     #[doc(hidden)]
     pub fn set_system_time(&self, millis: i64) {
         match &*self.0 {
@@ -209,8 +209,8 @@ async fn system_sleep(millis: u64) {
 mod tests {
     use super::*;
 
-    /// Reads a clock every 10 ms of monotonic time while the system's time is `system`. Returns the times that it
-    /// shows.
+    /// Reads a clock every 10 ms of monotonic time, while the system's time takes the values `system`. Returns the
+    /// readings.
     fn readings(system: &[i64]) -> Vec<i64> {
         let mut last = Reading { time: Time(system[0]), elapsed_ms: 0 };
         let read = |(at, system): (usize, &i64)| {

@@ -31,8 +31,8 @@ impl Panic {
     }
 }
 
-/// Runs `future`, and returns its panic if it panics. Data that the future shares with others may be half changed then:
-/// the caller must drop it, or know that it is consistent.
+/// Runs `future`, and returns its panic if it panics. After a panic, data that the future shares with others may be
+/// half changed: the caller must drop the data, or know that it is consistent.
 pub async fn contain<F: Future>(future: F) -> Result<F::Output, Panic> {
     let mut future = pin!(future);
     poll_fn(move |context| match contain_call(|| future.as_mut().poll(context)) {

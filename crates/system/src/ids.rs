@@ -1,9 +1,9 @@
 //! Ids: the only place that generates random numbers.
 //!
-//! The ids of rows that every turn adds begin with 16 bits of the time, in units of 64 ms, and are random otherwise.
-//! Rows of the same moment then lie in the same few pages of each index: with random ids a turn under load writes up to
-//! 21 pages to the WAL instead of 3. The bits repeat after 70 minutes, so that a short beginning of an id is still
-//! nearly unique.
+//! The ids of sessions, runs, attempts, messages and lines begin with 16 bits of the time, in units of 64 ms, and are
+//! random otherwise. Rows of the same moment then lie in the same few pages of each index: with random ids a turn under
+//! load writes up to 21 pages to the WAL instead of 3. The time bits repeat after 70 minutes, so that a short prefix of
+//! an id is still nearly unique.
 
 use std::sync::Arc;
 
@@ -90,7 +90,7 @@ impl Ids {
     /// Returns the bits of the time; `None` if a seed determines the ids.
     fn time_unit(&self) -> Option<u16> {
         match &*self.0.lock() {
-            // Keeps the low bits, which repeat.
+            // Truncates to the low 16 bits.
             Source::System { .. } => Some((system_now().0 >> TIME_UNIT_BITS) as u16),
             Source::Seeded { .. } => None,
         }

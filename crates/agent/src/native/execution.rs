@@ -21,7 +21,7 @@ use super::{Exit, NativeAdapter, Plan, prompt};
 use crate::hooks::{AfterTurn, HookContext, PlanChanges, ToolDecision, ToolResult};
 use crate::provider::ToolUse;
 
-/// How often the model is asked again for an answer that violates the output schema.
+/// The maximum number of times that the model is asked again for an answer that violates the output schema.
 const MAX_OUTPUT_RETRIES: u32 = 3;
 
 /// How long the MCP servers of a run may take to start.
@@ -51,7 +51,7 @@ pub(super) struct Execution<'a> {
     pub(super) earlier: EarlierCalls,
     /// Changes of the plan that hooks have asked for.
     plan_changes: PlanChanges,
-    /// The network, if the definition is one. The plan is then that of the present member.
+    /// The state of the network, if the definition is a network. `plan` is then the plan of the present member.
     pub(super) network: Option<NetworkRun>,
 }
 
@@ -124,13 +124,13 @@ impl<'a> Execution<'a> {
         let begun = (attempt.now(), attempt.moment());
         let assignment = attempt.assignment();
         let (mut plan, network) = Plan::resolve(adapter, &attempt).await?;
-        // A member is prepared when it is called.
+        // In a network, a member is prepared when it is called.
         let problems = match &network {
             None => Self::prepare(adapter, &attempt, 0, &mut plan).await?,
             Some(_) => None,
         };
         let usage = assignment.run.usage;
-        // A token has about four bytes: at most a quarter of the window.
+        // A token has about four bytes, so the checkpoint takes at most a quarter of the window.
         let max_bytes = plan.model.max_prompt_tokens().unwrap_or(u64::MAX).min(MAX_CHECKPOINT_BYTES);
         let checkpoint = attempt.checkpoint_text(max_bytes).await?;
         let execution = Self {
@@ -204,7 +204,7 @@ impl<'a> Execution<'a> {
     async fn call_model(&mut self) -> Result<NextAction, Exit> {
         self.plan_changes.apply(&mut self.plan);
         if self.attempt.is_steered() {
-            // Appends prompts that arrived while the run worked to its path.
+            // Appends to the path the prompts that arrived while the run worked.
             self.attempt.steer(vec![]).await?;
         }
         self.update_delegated_usage().await?;
@@ -219,7 +219,7 @@ impl<'a> Execution<'a> {
             let (calls, records) = (output.calls, output.records);
             self.note_tools(&output.text, calls.iter().map(|call| call.name.clone()).collect());
             let round = ToolRound { calls, records, ..ToolRound::default() };
-            // The call of a member may end with its tools. Its router then decides whether a model is called again.
+            // A member's call may end with its tools. The router then decides whether a model is called again.
             NextAction::RunTools(match self.is_call_complete() {
                 true => round,
                 false => self.allowed_round(round).await?,
@@ -227,7 +227,7 @@ impl<'a> Execution<'a> {
         })
     }
 
-    /// Reads the step count and the provider's private data from the run's steps, if it has any.
+    /// Reads the step count and the provider's private data from the run's steps, if the run has any.
     pub(super) async fn load_steps(&mut self) -> Result<(), Exit> {
         let first = self.attempt.assignment().attempt.no == 1 && self.attempt.answer().is_none();
         if first && self.steps == 0 {
@@ -291,7 +291,7 @@ impl<'a> Execution<'a> {
         Err(Exit::failed("limit_reached", "the run has used up a limit, and nobody granted more"))
     }
 
-    /// Returns what the run may still use.
+    /// Returns the remaining budget of the run; `None` if the run has no limits.
     pub(super) fn budget(&self) -> Option<Budget> {
         let run = &self.attempt.assignment().run;
         let since = run.limited_since();
@@ -341,8 +341,9 @@ impl<'a> Execution<'a> {
         Executed::Waiting(Ask { resume, ..ask }).into()
     }
 
-    /// Ends the run with the model's answer, unless goals are pending, the answer violates the output schema, a new prompt
-    /// has arrived, or a hook continues the run: then returns `None`.
+    /// Ends the run, or in a network the member's call, with the model's answer. Returns `None` if a model must be
+    /// called next: goals are pending, the answer violates the output schema, a prompt has arrived, a hook continues the
+    /// run, or another member works next.
     async fn check_answer(&mut self, text: &str, mut records: Vec<Record>) -> Result<Option<Executed>, Exit> {
         // In a network the next member may still achieve the pending goals.
         if self.network.is_none() && self.check_goals(&mut records).await? {

@@ -50,7 +50,7 @@ pub(super) struct NetworkRun {
     authors: HashMap<MessageId, String>,
     /// The messages with the results of parallel stages.
     stages: Vec<MessageId>,
-    /// The result of the present call, as far as it is known, then of the last one.
+    /// The result of the present call as far as it is known; between calls, the result of the last call.
     last: Option<LastResult>,
 }
 
@@ -127,7 +127,7 @@ impl Plan {
         if is_own_shared {
             plan.limits = plan.limits.within(&own.limits);
         }
-        // The schema of the run is for the network's answer, not for that of each member.
+        // The schema of the run is for the network's answer, not for the answers of its members.
         plan.output = own.output.clone();
         plan.system = member_system(attempt, common, &own).await?;
         plan.shares_run_state = true;
@@ -135,7 +135,7 @@ impl Plan {
     }
 }
 
-/// The system prompt of a member: the common one of the network, or of the run, then its own.
+/// Builds a member's system prompt: the prompt of the run, or else of the network, then the member's own prompt.
 pub(super) async fn member_system(
     attempt: &AttemptHandle,
     common: &Definition,
@@ -157,7 +157,7 @@ pub(super) async fn member_system(
 }
 
 impl Execution<'_> {
-    /// Finds where the network continues: at its first decision, within a call, or after one. Returns `None` if the
+    /// Finds where the network continues: at its first decision, within a call, or after a call. Returns `None` if the
     /// next action is decided by [`Execution::advance`].
     pub(super) async fn resume_network(&mut self) -> Result<Option<NextAction>, Exit> {
         let is_new = self.attempt.assignment().attempt.no == 1 && self.attempt.answer().is_none();
@@ -167,7 +167,7 @@ impl Execution<'_> {
         let Some(route) = network.route.clone() else { return Ok(None) };
         let call = self.messages_since(&route).await?;
         match route.next {
-            // The decision to end was committed without the end.
+            // The decision to end was committed, but the end was not.
             None => Ok(None),
             Some(Stage::Parallel(names)) => {
                 self.apply_answer()?;
@@ -251,8 +251,8 @@ impl Execution<'_> {
         self.advance(records).await
     }
 
-    /// Asks the router until one member is to be called, and enters it; or ends the network. `records` are the result of
-    /// the call before, and are committed whatever follows.
+    /// Asks the router until it chooses a single member, and enters that member, or ends the network. `records` hold
+    /// the result of the previous call, and are committed even if the router fails or waits.
     pub(super) async fn advance(&mut self, mut records: Vec<Record>) -> Result<Option<Executed>, Exit> {
         loop {
             let route = match self.next_route(&mut records).await {
@@ -282,12 +282,12 @@ impl Execution<'_> {
         }
     }
 
-    /// Makes the next decision: that of the last execution if it was not acted upon, else a new one.
+    /// Makes the next decision. Repeats a decision to end that was committed before a crash.
     async fn next_route(&mut self, records: &mut Vec<Record>) -> Result<Route, Exit> {
         let Some(network) = &self.network else { return Err(Exit::failed("agent_not_found", "no network")) };
         let earlier = network.route.clone();
         if let Some(ended) = earlier.clone().filter(|earlier| earlier.next.is_none()) {
-            // Decided before a crash.
+            // The decision was made before a crash.
             return Ok(Route { no: ended.no + 1, ..ended });
         }
         let (members, max_iter) = (network.network()?.members.clone(), network.network()?.max_iter);
@@ -350,7 +350,7 @@ impl Execution<'_> {
         network.last = Some(LastResult { agent: name.to_owned(), ..LastResult::default() });
         let network = &*network;
         let mut plan = Plan::of_member(self.adapter, &self.attempt, network, network.member(name)?).await?;
-        // The members before may have achieved goals since the execution began.
+        // Earlier members may have achieved goals since the execution began.
         plan.goals = self.plan.goals.of_next_member();
         let problems = Self::prepare(self.adapter, &self.attempt, self.steps, &mut plan).await?;
         self.plan = plan;

@@ -5,8 +5,8 @@ use super::{MAX_MEMORY_BYTES, MAX_OUTPUT_BYTES, MAX_STEPS, TemplateError};
 /// The bytes that one value takes, besides its text.
 pub(super) const VALUE_BYTES: usize = 32;
 
-/// The remaining limits of an evaluation. Nothing is ever returned to it, so the sum of all that an evaluation
-/// allocates is bounded, and with it the time.
+/// The remaining limits of an evaluation. Charges are never refunded, so the total memory that an evaluation allocates
+/// is bounded, and so is its time.
 #[derive(Debug)]
 pub(super) struct Budget {
     steps: usize,
@@ -24,7 +24,7 @@ impl Budget {
         take(&mut self.steps, 1, "steps", MAX_STEPS)
     }
 
-    /// Charges `bytes` of memory, or as much work.
+    /// Charges `bytes` of memory, or work in proportion to `bytes`.
     pub(super) fn bytes(&mut self, bytes: usize) -> Result<(), TemplateError> {
         take(&mut self.bytes, bytes, "bytes of memory", MAX_MEMORY_BYTES)
     }

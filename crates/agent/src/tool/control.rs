@@ -46,7 +46,7 @@ impl Tool for ControlTool {
             DELEGATE => RESULT_TIMEOUT_MS,
             _ => TIMEOUT_MS,
         };
-        // A second call with the same id finds the run of the first. A child belongs to the session that delegates.
+        // A second call with the same id finds the run of the first call. A child belongs to the delegating session.
         ToolTraits { idempotent: true, timeout_ms, leaves_session: self.spec.name != DELEGATE }
     }
 

@@ -228,7 +228,7 @@ async fn a_paused_run_can_be_cancelled_and_the_session_continues() {
         let yes = mainspring_core::Answer::from(mainspring_core::Approval::Allowed);
         let late = within_timeout(world.kernel.run_answer(&world.me, run.id, wait, yes)).await.unwrap_err();
         assert!(late.to_string().contains("cancelled"), "{protocol:?}: {late}");
-        // The call without a result gets one before the next model call.
+        // The call without a result gets a result before the next model call.
         world.server.enqueue(Reply::text("fine"));
         let next = world.run_prompt("never mind").await;
         assert_eq!(next.state.status(), RunStatus::Succeeded, "{protocol:?}: {:?}", next.state);
@@ -257,7 +257,7 @@ async fn answering_again_names_the_first_answer() {
     assert_eq!((idle.code(), idle.to_string()), ("already_answered", busy.to_string()));
 }
 
-/// Refuses runs with a forbidden system prompt and replaces that of others.
+/// Refuses runs with a forbidden system prompt, and replaces the system prompt of other runs.
 struct StartHook;
 
 #[async_trait]

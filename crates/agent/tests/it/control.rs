@@ -112,7 +112,7 @@ async fn two_sessions_cannot_wait_for_each_others_messages() {
         let message = json!({"sessionId": session, "prompt": "hello", "mode": "act"});
         Reply::tool("send_agent_message", message)
     };
-    // The first asks the second, which asks the first, which would wait for itself.
+    // The first session asks the second, which asks the first: each would wait for the other.
     world.server.enqueue(to(second)).enqueue(to(first));
     world.server.enqueue(Reply::text("I could not ask back")).enqueue(Reply::text("done"));
     let mut request = RunRequest::text("first", "ask it");

@@ -102,7 +102,7 @@ async fn a_long_tool_result_is_stored_and_can_be_read_in_parts() {
         let at = |kind: &str| kinds.iter().position(|known| *known == kind).unwrap();
         assert!(at("artifact.created") < at("tool.completed"), "{protocol:?}: {kinds:?}");
 
-        // The note says how to read on: follow it.
+        // Reads on as the note says.
         let note = text.split("artifact_read with ").nth(1).unwrap().split(']').next().unwrap();
         let mut input: Value = serde_json::from_str(&format!("{{{note}}}")).unwrap();
         assert_eq!(input["artifact"], json!(stored[0].id), "{protocol:?}");
@@ -216,7 +216,7 @@ async fn a_retried_run_sends_the_checkpoint_with_its_prompt() {
         assert!(!world.request_body(0).to_string().contains("checkpoint"), "{protocol:?}");
         let request = world.request_body(1).to_string();
         assert!(request.contains("up to 41") && request.contains("</checkpoint>"), "{protocol:?}: {request}");
-        // The prompt itself is as it was.
+        // The prompt itself is unchanged.
         assert_eq!(world.messages(run.id).await[0].text(), "count", "{protocol:?}");
     }
 }
@@ -349,7 +349,7 @@ async fn a_deleted_file_does_not_end_the_conversation() {
 async fn state_of_the_owner_needs_a_definition_that_names_its_tools() {
     let agents = vec!["id = \"guide\"\ntools = [\"owner_state_*\", \"state_*\"]"];
     let (world, _folder) = world(Setup { agents, ..Setup::default() }).await;
-    // The default definition has every tool but those that leave the session.
+    // The default definition has every tool except the tools that leave the session.
     let (_, results) = world.call_tools(&[("owner_state_set", json!({"key": "k", "value": 1}))]).await;
     assert!(results[0].1, "{results:?}");
     assert!(world.kernel.state_get(&world.me, &StateOf::Owner, "k").await.is_err());

@@ -83,7 +83,7 @@ async fn images_and_resources_of_a_tool_are_attached_to_its_result() {
         files,
         ["Hi\n[audio/wav: the server sent invalid base64]", "image/png -", "text/markdown notes.md"]
     );
-    // The request to the model names them.
+    // The request to the model names the files.
     let request = world.request_body(1).to_string();
     assert!(request.contains("[file notes.md: text/markdown, art_"), "{request}");
 }
@@ -145,7 +145,7 @@ async fn a_definition_gets_exactly_the_servers_it_names_and_fails_without_them()
     assert_eq!(names(0), ["sh__echo"]);
     world.run_prompt_as("none@1", "say hi").await;
     assert!(!names(1).iter().any(|name| name.contains("__")));
-    // An agent that names no server gets all that start, and the run reports the others.
+    // An agent that names no server gets all servers that start, and the run reports the others.
     let run = world.run_prompt("say hi").await;
     assert_eq!(run.state.status(), RunStatus::Succeeded);
     assert!(names(2).contains(&"sh__quit".to_owned()));

@@ -15,14 +15,14 @@ use crate::{
 
 /// Operations of the API on behalf of one owner.
 ///
-/// Each request that changes something names itself (a client and request id), so that repeating it has no second effect.
+/// Prompts and delegations carry a client and request id, so that repeating them has no second effect.
 #[async_trait]
 pub trait ControlPlane: Send + Sync {
     /// Returns the owner that the operations act for.
     fn owner(&self) -> &str;
 
-    /// Lists the owner's sessions, latest activity first. `before`: only sessions that come after this one in that
-    /// order.
+    /// Lists the owner's sessions, latest activity first. `before`: only sessions that come after this session in
+    /// that order.
     async fn session_list(
         &self,
         status: Option<SessionStatus>,
@@ -34,7 +34,7 @@ pub trait ControlPlane: Send + Sync {
     /// Reads a session.
     async fn session_get(&self, session: SessionId) -> Result<Session, ControlError>;
 
-    /// Reads the run of a session that is executing or waits.
+    /// Reads the session's run that is executing or waiting.
     async fn session_active_run(&self, session: SessionId) -> Result<Option<Run>, ControlError>;
 
     /// Reads a message of a session.
@@ -47,7 +47,7 @@ pub trait ControlPlane: Send + Sync {
     /// Lists the bindings of a session, by adapter, newest generation first.
     async fn session_bindings(&self, session: SessionId) -> Result<Vec<Binding>, ControlError>;
 
-    /// Lists the artifacts of a session, newest first. `before`: only those older than this one.
+    /// Lists the artifacts of a session, newest first. `before`: only artifacts older than this artifact.
     async fn session_artifacts(
         &self,
         session: SessionId,
@@ -73,7 +73,7 @@ pub trait ControlPlane: Send + Sync {
     /// Reads an attempt.
     async fn attempt_get(&self, attempt: AttemptId) -> Result<Attempt, ControlError>;
 
-    /// Lists the artifacts of a run, newest first. `before`: only those older than this one.
+    /// Lists the artifacts of a run, newest first. `before`: only artifacts older than this artifact.
     async fn run_artifacts(
         &self,
         run: RunId,
@@ -92,7 +92,7 @@ pub trait ControlPlane: Send + Sync {
     /// Delegates work of a run that is executing.
     async fn run_delegate(&self, run: RunId, work: &Delegate) -> Result<Delegated, ControlError>;
 
-    /// Returns the delegation that created a run, and those that the run made.
+    /// Returns the delegation that created a run, and the delegations that the run made.
     async fn run_delegations(&self, run: RunId) -> Result<RunDelegations, ControlError>;
 
     /// Reads a delegation with its result.
@@ -102,7 +102,7 @@ pub trait ControlPlane: Send + Sync {
 /// Why an operation or a control tool failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ControlError {
-    /// A stable code, one of ours.
+    /// A stable error code of mainspring.
     pub code: Cow<'static, str>,
     /// A sentence for people.
     pub message: String,
@@ -123,7 +123,7 @@ impl ControlError {
         Self::new(Self::NOT_FOUND, message)
     }
 
-    /// Builds the error for stored data that is needed and damaged.
+    /// Builds the error for damaged data that the operation needs.
     pub fn corrupt(message: impl Into<String>) -> Self {
         Self::new(Self::CORRUPT, message)
     }
@@ -133,7 +133,7 @@ impl ControlError {
         self.code == Self::NOT_FOUND
     }
 
-    /// True when stored data that is needed is damaged.
+    /// True when data that the operation needs is damaged.
     pub fn is_corrupt(&self) -> bool {
         self.code == Self::CORRUPT
     }

@@ -110,7 +110,7 @@ pub struct AgentThreadDelta {
     pub messages_by_idx: BTreeMap<usize, AgentMessage>,
     /// The token of the next delta.
     pub continuation_token: String,
-    /// The index from which on the reader drops its messages before it applies `messages_by_idx`.
+    /// The reader drops its messages from this index on, and then applies `messages_by_idx`.
     #[serde(default)]
     pub reset_from_message_sequence_num: Option<usize>,
     /// The side that has the turn.
@@ -181,7 +181,7 @@ pub struct ModelProfileResponse {
 pub struct ThreadPage<T> {
     /// The items.
     pub items: Vec<T>,
-    /// The token of the next page; null on the last one.
+    /// The token of the next page; null on the last page.
     pub next_token: Option<String>,
 }
 

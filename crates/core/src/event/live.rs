@@ -1,11 +1,11 @@
-//! Live items of a stream, which no store keeps.
+//! Live items of a session's stream. They are never stored.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Body, Cursor, PROTOCOL_VERSION, Position};
 use crate::{RunId, SessionId};
 
-/// A live item of a session's stream that is never stored. Its envelope is that of an event without an id and a time.
+/// A live item of a session's stream, never stored. Its envelope is an event's envelope without the id and the time.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(from = "ReadLiveEnvelope")]
 pub struct LiveEvent {
@@ -15,7 +15,7 @@ pub struct LiveEvent {
     pub session: SessionId,
     /// The run, if known.
     pub run: Option<RunId>,
-    /// `message.delta` or `message.truncated`.
+    /// `message.delta`, `message.truncated`, `store.failed` or `store.recovered`.
     pub body: Body,
 }
 

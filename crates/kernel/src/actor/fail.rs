@@ -1,4 +1,4 @@
-//! The end of an actor that has failed: before it serves its session, or by a panic.
+//! Ends an actor that has failed, either before it served its session or by a panic.
 
 use mainspring_system::contain::Panic;
 
@@ -19,7 +19,7 @@ impl Actor {
     }
 
     /// Ends after a panic. The state in memory may be half changed, so it is dropped; the stored state is whole.
-    /// Everything that acts for the session is stopped before it is loaded again.
+    /// Everything that acts for the session is stopped before the session is loaded again.
     pub(super) async fn fail(mut self, panic: &Panic) {
         let session = self.fence.session;
         let error = self.shared.session_panicked(session, panic);

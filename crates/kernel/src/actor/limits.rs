@@ -1,7 +1,7 @@
-//! Limits of runs whose adapter does not enforce them: the kernel stops a run that has reached one.
+//! Limits of runs whose adapter does not enforce them: the kernel stops a run that has reached a limit.
 //!
-//! Usage that an agent does not report in time cannot be limited. A run is refused if it has such a limit, unless best
-//! effort is enough; then the run records at its end that the limit was exceeded. An unknown cost stops no run.
+//! A limit on usage that the agent does not report in time cannot be enforced. A run with such a limit is refused,
+//! unless it accepts best effort: then it records at its end that the limit was exceeded. An unknown cost stops no run.
 
 use mainspring_core::run::Outcome;
 use mainspring_core::{Body, Budget, Failure, Limit, RunLimits, RunStatus};
@@ -62,7 +62,7 @@ impl Actor {
         }
     }
 
-    /// When the active run reaches its time limit.
+    /// The moment at which the active run reaches its time limit.
     pub(super) fn time_limit(&self) -> Option<Moment> {
         let active = self.active.as_ref().filter(|active| !active.stop.is_killing())?;
         if active.status() == RunStatus::Cancelling {
@@ -71,7 +71,7 @@ impl Actor {
         self.limits(active)?.max_time.map(|max| active.time_limit(max))
     }
 
-    /// The limits that the kernel enforces; none where the adapter does, or where nothing is executed.
+    /// The limits that the kernel enforces; `None` if the adapter enforces them, or if nothing is executed.
     fn limits(&self, active: &Active) -> Option<RunLimits> {
         let limits = active.run.options.limits;
         if limits.is_empty() || !active.is_executing() {

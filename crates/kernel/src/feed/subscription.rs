@@ -38,7 +38,7 @@ pub struct Subscription {
     reader: Option<String>,
     /// Skips streamed text and thoughts.
     events_only: bool,
-    /// The next item is a reset: the reader comes from a position that does not exist any more.
+    /// The next item is a reset: the reader's position does not exist any more.
     restarts: bool,
     store: StoreWatch,
 }
@@ -56,12 +56,12 @@ pub enum Item {
     Truncated(Position),
     /// The store cannot be written, or can be written again. Sent live only.
     Store(Position, StoreChange),
-    /// Events that this reader had not received were pruned. It starts again from this snapshot, and gets everything
-    /// after it.
+    /// Events that this reader had not received were pruned, or its position is of another history. The reader starts
+    /// again from this snapshot, and gets everything after it.
     Reset(Box<Snapshot>),
 }
 
-/// A change of whether the store can be written.
+/// A change of the store's availability for writes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoreChange {
     /// Nothing can be stored: commands are refused, and the ends of runs wait.
@@ -115,7 +115,7 @@ pub struct Thought {
 }
 
 impl Item {
-    /// Wraps a delta or truncation in the envelope of a live event; none for events, thoughts and resets.
+    /// Wraps a delta, a truncation or a store change in a live event; `None` for events, thoughts and resets.
     pub fn live(&self, session: SessionId) -> Option<LiveEvent> {
         match self {
             Self::Delta(delta) => {
@@ -227,16 +227,16 @@ impl Subscription {
         self.at
     }
 
-    /// Waits for the next item; none once the session is deleted, or no longer readable for this reader. Ends with
+    /// Waits for the next item; `None` once the session is deleted or this reader may no longer read it. Ends with
     /// [`Error::Elsewhere`] if the session moves to another process. Cancel-safe.
     pub async fn next(&mut self) -> Option<Result<Item, Error>> {
-        // Boxed, as is the reading of events: both are rare, and would enlarge the future of every waiting reader.
+        // Boxed, like the reading of events: both are rare, and would enlarge the future of every waiting reader.
         if self.restarts {
             return Some(Box::pin(self.reset()).await);
         }
         loop {
             let feed = self.feed.clone();
-            // Before the checks: a change after them wakes this reader.
+            // Created before the checks, so that a change after them wakes this reader.
             let notified = feed.wake.notified();
             if !self.events_only
                 && let Some(change) = self.store.change()
@@ -257,7 +257,8 @@ impl Subscription {
         }
     }
 
-    /// Reads the next page of events from the store. Breaks with the result of [`Subscription::next`] if there are none.
+    /// Reads the next page of events from the store. Breaks with the result of [`Subscription::next`] if the page is
+    /// empty, pruned or cannot be read.
     async fn load_events(&mut self) -> ControlFlow<Option<Result<Item, Error>>> {
         let store = &self.shared.store;
         match store.events_after(self.feed.session, None, self.at.cursor, PAGE_EVENTS).await {
@@ -313,7 +314,7 @@ impl Subscription {
             self.at.pos = stored;
             return ReadStep::Ready(Item::Truncated(self.at));
         }
-        // Most readers have seen the latest.
+        // Most readers have seen the latest thought.
         let thought = match state.thought_no > self.thought {
             true => state.thoughts.iter().find(|thought| thought.no > self.thought),
             false => None,
@@ -377,7 +378,7 @@ impl Drop for Subscription {
 }
 
 fn event_after(state: &FeedState, cursor: Cursor) -> Option<Arc<Event>> {
-    // Most readers have seen the latest.
+    // Most readers have seen the latest event.
     if state.cursor <= cursor {
         return None;
     }

@@ -2,7 +2,8 @@
 //!
 //! An owner reads and changes its own sessions. Members of a session's org read the sessions that are visible to the
 //! org, and change nothing. A session that a caller may not read is reported as not found. An agent reads what its owner
-//! reads, cancels its owner's runs and delegates work of the run that it executes, and nothing else.
+//! reads, cancels its owner's runs, and delegates work and sends messages for the run that it executes. It does nothing
+//! else.
 
 use mainspring_core::{
     AccessRole, AttemptId, Decider, KeyId, KeyLists, Run, RunId, Session, SessionId, StateWriter, Time,
@@ -123,7 +124,7 @@ impl Caller {
         )))
     }
 
-    /// The caller who may delegate work of `run`: an agent acts for its owner, but only for the run that it executes.
+    /// Returns the caller for delegating work of `run`. An agent acts as its owner, but only for the run it executes.
     pub(crate) fn for_delegation(&self, run: &Run) -> Result<Self, Error> {
         if self.agent.is_some_and(|agent| agent.run != run.id) {
             return Err(Error::Forbidden(format!(

@@ -58,7 +58,7 @@ impl Disk {
         Self::sqlite_with_store().0
     }
 
-    /// A store in SQLite, and a handle of its own type.
+    /// Creates a SQLite store, and a handle of its concrete type.
     pub(crate) fn sqlite_with_store() -> (Self, Arc<SqliteStore>) {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("test.sqlite3");
@@ -112,7 +112,7 @@ impl Disk {
     }
 }
 
-/// Creates every store, empty.
+/// Creates an empty store of each kind that needs no database server.
 pub(crate) fn every_store() -> Vec<Disk> {
     vec![Disk::memory(), Disk::sqlite()]
 }
@@ -130,7 +130,7 @@ pub(crate) async fn with_timeout<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(30), Box::pin(what)).await.expect("timed out")
 }
 
-/// Lets all tasks run that do not wait for the clock. Exact with the store in memory on one thread.
+/// Runs all tasks that do not wait for the clock. Exact with the store in memory on one thread.
 pub(crate) async fn run_ready_tasks() {
     for _ in 0..200 {
         tokio::task::yield_now().await;
@@ -150,7 +150,7 @@ async fn advance_until<T>(clock: &Clock, step: u64, mut what: impl Future<Output
     with_timeout(turn).await
 }
 
-/// A kernel, its clock, and its caller.
+/// A kernel with its clock, its store and a caller.
 pub(crate) struct World {
     pub(crate) kernel: Kernel,
     pub(crate) clock: Clock,
@@ -169,7 +169,7 @@ impl World {
         Self::boot(disk, options, others, Clock::manual(NOW), 1).await
     }
 
-    /// Starts a kernel at the time of `clock`. `seed` must be new, so that ids are.
+    /// Starts a kernel at the time of `clock`. Needs a new `seed`, since an old seed repeats ids.
     pub(crate) async fn boot(
         disk: Disk,
         options: Options,

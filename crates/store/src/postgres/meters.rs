@@ -11,12 +11,14 @@ use super::PostgresStore;
 use super::values::{get, get_u64};
 use super::writer::pause;
 
-/// The longest wait for the database. A scrape of metrics must end while the database does not answer.
+/// The longest wait for the database. A scrape of metrics must end even if the database does not answer.
 const ANSWER_TIMEOUT_MS: u64 = 1_000;
 
-/// The oldest open transaction that has written, in any database, and the number of takeovers.
+/// Selects the age in seconds of the oldest open transaction that has written, in any database, and the number of
+/// takeovers.
 ///
-/// For a user that may not see the sessions of others, their times are missing. Prepared transactions have no session.
+/// A database user that may not see the sessions of other users does not see their transactions. Prepared transactions
+/// have no session, so they are read from a view of their own.
 const STATE: &str = "SELECT
     coalesce((extract(epoch FROM clock_timestamp() - least(
       (SELECT min(xact_start) FROM pg_stat_activity WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid()),
@@ -43,14 +45,14 @@ impl BatchMeters {
     }
 }
 
-/// The start of a measurement. Nothing but the measurement depends on this time.
+/// Returns the start of a measurement. Nothing but the measurement depends on this time.
 #[expect(clippy::disallowed_methods, reason = "the database's time passes in tests with a manual clock too")]
 pub(super) fn start() -> Instant {
     Instant::now()
 }
 
 impl PostgresStore {
-    /// Reads all meters. Those of the database are missing if it does not answer soon.
+    /// Reads all meters. Meters from the database are missing if it does not answer in time.
     pub(super) async fn meters(&self) -> DatabaseMeters {
         let status = self.pool.status();
         let batches = &self.shared.batches;

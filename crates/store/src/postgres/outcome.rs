@@ -1,14 +1,14 @@
 //! The outcome of a transaction whose connection broke at COMMIT.
 //!
 //! ```text
-//! number is in progress ──▶ look again             number is aborted, or was never given ──▶ lost
+//! number is in progress ──▶ look up again          number is aborted, or was never given ──▶ lost
 //! number is committed   ──trace is there──▶ committed
 //!                       └─trace is missing────────────────────────────────────────────────▶ lost
 //! ```
 //!
-//! PostgreSQL gives numbers of transactions that it has lost in a crash, or that were not replicated to the standby that
-//! has been promoted, to other transactions. So a number proves nothing by itself: each transaction leaves a trace, an
-//! event that it writes, or a row of its writer if it writes no event.
+//! PostgreSQL reuses the numbers of transactions that it lost in a crash, or that were not replicated to a standby that
+//! was promoted. So a number proves nothing by itself. Each transaction also leaves a trace: one of its events, or the
+//! row of its writer in `meta` if it has no event.
 //!
 //! Invariant: the trace is read in a snapshot that is newer than the answer "committed".
 
@@ -21,9 +21,9 @@ use super::tables::Statement;
 use super::values::{columns, int, number, text, typed};
 use super::writer::pause;
 
-/// Time between two looks at a transaction that has not ended.
+/// Time between two lookups of a transaction that has not ended.
 const LOOKUP_WAIT_MS: u64 = 20;
-/// Looks at a transaction whose outcome is unknown.
+/// Number of lookups of a transaction before its outcome counts as unknown.
 const LOOKUPS: usize = 100;
 
 /// A transaction that is about to be committed.
@@ -36,7 +36,7 @@ pub(super) struct Transaction {
 /// The evidence that a committed transaction leaves.
 #[derive(Debug)]
 pub(super) enum Trace {
-    /// An event that it writes.
+    /// An event that the transaction writes.
     Event(Cursor, EventId),
     /// The number of the transaction in the row of its writer.
     Row(String),
@@ -46,12 +46,13 @@ pub(super) enum Trace {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
     Committed,
-    /// Nothing of it is stored, and nothing will be.
+    /// Nothing of the transaction is stored, and nothing will be.
     Lost,
     Unknown,
 }
 
-/// Names the row in which a writer leaves its traces. Servers that share the work have the number of the boot in common.
+/// Names the row in which a writer leaves its traces. All servers of a cluster have the same boot number, so the name
+/// also contains the home.
 pub(super) fn writer_name(boot: i64, home: Option<&NodeId>, writer: usize) -> String {
     let home = home.map(NodeId::to_string).unwrap_or_default();
     format!("wrote:{boot}:{home}:{writer}")
@@ -71,7 +72,7 @@ impl Transaction {
         }
     }
 
-    /// Finds out what became of the transaction, on connections other than its own.
+    /// Determines the outcome of the transaction, on connections other than its own.
     pub(super) async fn look_up(&self, connector: &Connector) -> Outcome {
         for _ in 0..LOOKUPS {
             let looked = async { self.look(&connector.connect().await?).await };
@@ -84,7 +85,7 @@ impl Transaction {
         Outcome::Unknown
     }
 
-    /// Looks once. Returns nothing if the outcome is not decided, or cannot be seen here.
+    /// Looks up the transaction once. Returns `None` if the outcome is not decided, or cannot be seen here.
     async fn look(&self, client: &Client) -> Result<Option<Outcome>, Error> {
         let is_standby: bool = client.query_typed_one("SELECT pg_is_in_recovery()", &[]).await?.try_get(0)?;
         if is_standby {
@@ -101,7 +102,7 @@ impl Transaction {
             Err(error) => return Err(error),
         };
         Ok(match status.as_deref() {
-            // In a statement of its own: the snapshot of the one above may be older than the commit that it reports.
+            // Reads the trace in a second statement: the snapshot of the first may be older than the commit it reports.
             Some("committed") if self.is_traced(client).await? => Some(Outcome::Committed),
             Some("committed" | "aborted") => Some(Outcome::Lost),
             _ => None,

@@ -59,13 +59,13 @@ impl Reader {
         self.batch("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY").await
     }
 
-    /// Begins a transaction that writes. It fails if another server has started since this one, and keeps others from
-    /// starting until it ends.
+    /// Begins a transaction that writes. Fails if another server has started since this server. No other server can
+    /// start until the transaction ends.
     pub(super) async fn begin_change(&self, shared: &Shared) -> Result<(), StoreError> {
         let client = self.pooled.client().ok_or_else(closed)?;
         let boot = shared.boot.load(std::sync::atomic::Ordering::Acquire);
         let alone = "SELECT 1 FROM meta WHERE name = 'boot' AND value = $1 FOR SHARE";
-        // One of several servers also locks its own lease against a takeover, but not against its renewal.
+        // A server of a cluster also locks its own lease against a takeover, but not against its renewal.
         let shares = "SELECT 1 FROM meta AS m, node_leases AS n
                       WHERE m.name = 'boot' AND m.value = $1 AND n.node_id = $2 FOR SHARE OF m FOR KEY SHARE OF n";
         let home = shared.home.get().map(NodeId::as_bytes).map(<[u8; 16]>::as_slice);
@@ -74,7 +74,7 @@ impl Reader {
             None => (alone, typed(&[&boot])),
         };
         let begin = shared.begin();
-        // The first poll of both futures sends both statements.
+        // Polled together, so that both statements are sent before the first answer.
         let (begun, held) = tokio::join!(client.batch_execute(&begin), client.query_typed(sql, &params));
         begun.map_err(|error| read_error(&error))?;
         if held.map_err(|error| read_error(&error))?.is_empty() {
@@ -90,7 +90,7 @@ impl Reader {
         client.batch_execute(sql).await.map_err(|error| read_error(&error))
     }
 
-    /// Returns the connection to the pool. A reader that is dropped without this call closes it.
+    /// Returns the connection to the pool. A reader that is dropped without this call closes its connection.
     pub(super) fn done(self) {
         self.pooled.done();
     }

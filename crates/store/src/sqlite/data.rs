@@ -1,4 +1,4 @@
-//! Writes state, and the loose hashes: those that a removed artifact referred to.
+//! Writes state, and removes loose hashes. A hash is loose after an artifact that referred to it was removed.
 
 use mainspring_core::state::decide;
 use mainspring_core::{LineId, Point, SessionId, StateChange, StateOutcome, StateSlot};
@@ -13,7 +13,7 @@ use super::read::state_columns;
 use super::state_history::state_change_write;
 use super::write::WriteResult;
 
-/// Writes a row of state. `seq` is the last event before it, or the order of an imported one.
+/// Writes a row of state. `seq` is the number of the last event before the row, or the order of an imported row.
 pub(super) fn state_write(
     connection: &Connection,
     session: SessionId,
@@ -133,7 +133,7 @@ pub(super) fn blob_is_used(connection: &Connection, hash: &str) -> rusqlite::Res
     Ok(claimed)
 }
 
-/// Removes the hash from the loose ones.
+/// Removes the hash from the loose hashes. Returns whether it was loose.
 pub(super) fn blob_forget(connection: &Connection, hash: &str) -> rusqlite::Result<bool> {
     Ok(connection.prepare_cached("DELETE FROM blobs_loose WHERE content_hash = ?1")?.execute([hash])? > 0)
 }

@@ -33,7 +33,7 @@ pub(super) fn panicked(what: &str, panic: &Panic) -> StoreError {
     ))
 }
 
-/// Maps the error of a write: like that of a read, but a violated constraint is a conflict.
+/// Maps the error of a write like [`read_error`], except that a violated constraint is a conflict.
 pub(super) fn write_error(error: &Error) -> StoreError {
     match error {
         Error::SqliteFailure(code, message) if code.code == ErrorCode::ConstraintViolation => {
@@ -47,7 +47,7 @@ pub(super) fn write_error(error: &Error) -> StoreError {
     }
 }
 
-/// Maps the error of beginning or ending a transaction, whose outcome is unknown.
+/// Maps the error of beginning or ending a transaction. The outcome of the transaction is unknown.
 pub(super) fn transaction_error(error: &Error) -> StoreError {
     match error.sqlite_error_code() {
         Some(ErrorCode::DiskFull) => StoreError::Full(error.to_string()),

@@ -1,10 +1,10 @@
 //! The blocks of cursors in which an owner has events, by the first word of their type.
 //!
 //! An index of events by owner and type would add an entry per event. A row of this table stands for all events of one
-//! owner and word within a block of 2,048 cursors, so it costs a turn nearly nothing. Readers skip the blocks without a
+//! owner and word within a block of 2,048 cursors, so a turn adds almost no rows. Readers skip the blocks without a
 //! row, and scan the others.
 //!
-//! Invariant: every event has its row. A row without an event is left by pruned events, and costs a scan of its block.
+//! Invariant: every event has its row. Pruning leaves rows without events; such a row costs a scan of its block.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -16,7 +16,7 @@ use rusqlite::{Connection, OptionalExtension, Result, params};
 use super::columns::{Id, int};
 use super::read::query_one;
 
-/// The cursors of a block, as a power of two. Migration 42 has the same number.
+/// The number of cursors in a block, as a power of two. Migration 42 and `missing_rows!` have the same number.
 pub(super) const BLOCK_BITS: u32 = 11;
 
 /// The rows of the current block that the writer knows to exist.
@@ -61,7 +61,7 @@ impl EventBlocks {
     }
 }
 
-/// Returns the owner of a commit's session. Only a commit without a row of the session or of a run reads it.
+/// Returns the owner of a commit's session. Reads the database only if no row of the commit names the owner.
 pub(super) fn owner_of<'a>(connection: &Connection, commit: &'a Commit) -> Result<Option<Cow<'a, str>>> {
     let session = commit.fence.session;
     let written = commit.rows.iter().find_map(|row| match row {

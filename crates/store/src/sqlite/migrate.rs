@@ -56,9 +56,9 @@ const MIGRATIONS: &[(u32, &str)] = &[
     (63, include_str!("../../migrations/0063_checkpoints.sql")),
 ];
 
-/// The last migration that `migrations/new.sql` contains, and the tables of a new database. Applying the migrations one
-/// after the other parses the whole schema after each changed table. Later ones are applied to a new database as to any
-/// other.
+/// The last migration that `migrations/new.sql` contains, and the file itself. A new database is created from the file:
+/// applying these migrations one by one would parse the whole schema after each changed table. Later migrations are
+/// applied to a new database as to any other.
 const NEW: (u32, &str) = (29, include_str!("../../migrations/new.sql"));
 
 /// The schema version this program writes.

@@ -106,7 +106,7 @@ pub struct OmiOptions<'a> {
     pub kept: &'a HashMap<ArtifactId, (String, u64)>,
     /// Limits on titles and metadata.
     pub limits: &'a Limits,
-    /// Generates the ids of rows the original does not have.
+    /// Generates the ids of rows that the original lacks.
     pub ids: &'a Ids,
     /// The time of the import.
     pub now: Time,
@@ -247,7 +247,7 @@ struct Import<'a> {
     artifacts: HashSet<ArtifactId>,
     /// Each adapter and native session that already belongs to a binding.
     natives: HashSet<(String, String)>,
-    /// By id. Delegation events take their contents from these rows.
+    /// The delegations by id. Delegation events take their contents from these rows.
     delegations: BTreeMap<String, rows::DelegationRow>,
 }
 
@@ -363,7 +363,7 @@ fn event_id(text: &str, ids: &Ids) -> EventId {
     id(text).unwrap_or_else(|| ids.event())
 }
 
-/// Parses a delegation status. An unknown one becomes pending, so that the child run decides.
+/// Parses a delegation status. An unknown status becomes pending, so that the status of the child run decides.
 fn delegation_status(name: &str) -> DelegationStatus {
     DelegationStatus::from_name(name).unwrap_or(DelegationStatus::Pending)
 }

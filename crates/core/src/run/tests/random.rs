@@ -135,7 +135,7 @@ fn check_step(
     Ok(())
 }
 
-/// Checks the invariants between two commands.
+/// Checks the invariants that hold after every command.
 fn check_state(world: &World) -> Result<(), TestCaseError> {
     let World { run, attempts, events, .. } = world;
     let status = run.state.status();
@@ -182,8 +182,8 @@ fn check_state(world: &World) -> Result<(), TestCaseError> {
     check_results(world)
 }
 
-/// Checks waits for tool results: each call has at most one result, and the wait closes once, when all results are
-/// there or when it is closed without them.
+/// Checks waits for tool results: each call has at most one result, and the wait closes exactly once, with its last
+/// result or early, without the missing results.
 fn check_results(world: &World) -> Result<(), TestCaseError> {
     let mut given: Option<(Vec<&str>, bool)> = None;
     for body in &world.events {

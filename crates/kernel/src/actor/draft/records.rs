@@ -19,7 +19,7 @@ use crate::error::Error;
 use crate::kernel::hashed_input;
 use crate::store::{EndedToolCall, OpenToolCall, Row, StepInputRow};
 
-/// Inputs of steps that an actor remembers as stored. A run has one, unless its hooks change the plan.
+/// Number of step inputs that an actor remembers as stored. A run has one input unless its plan changes.
 const KNOWN_INPUTS: usize = 8;
 
 impl AttemptDraft {
@@ -151,7 +151,7 @@ impl AttemptDraft {
         Ok(())
     }
 
-    /// Records a model call. Its output is the run's last message, if this draft wrote that.
+    /// Records a model call. Its output is the run's last message, if this draft wrote that message.
     fn step(&mut self, taken: StepTaken) {
         self.hot.agent = Some(taken.agent.clone());
         let input_hash = taken.input.as_deref().and_then(|input| self.step_input(input));
@@ -201,7 +201,7 @@ impl AttemptDraft {
         self.emit(completed);
     }
 
-    /// Stores the input of a model call, unless the session has stored the same input before. Returns its hash.
+    /// Stores the input of a model call, unless the actor remembers that it is stored. Returns its hash.
     fn step_input(&mut self, input: &StepInput) -> Option<String> {
         let (hash, json) = hashed_input(input)?;
         let known = &mut self.hot.step_inputs;
@@ -291,8 +291,8 @@ impl AttemptDraft {
         Ok(())
     }
 
-    /// Ends a tool call. Its result is stored with the call until a message holds it; the event of the end holds the result
-    /// of a call that no message holds. The call took as long as its result says, else the time since its start.
+    /// Ends a tool call. The result is stored with the call until a message holds it. If no message holds the call,
+    /// only the event has the result. A result without a runtime gets the time since the start of the call.
     fn effect_end(&mut self, tool_use_id: &str, mut result: CallResult) -> Result<(String, ToolEnd), Error> {
         let is_open = |effect: &OpenToolCall| effect.tool_use_id == tool_use_id && effect.ended.is_none();
         let Some(open) = self.hot.effects.iter().position(is_open) else {
@@ -314,7 +314,7 @@ impl AttemptDraft {
     }
 }
 
-/// The failure that a result of the caller reports.
+/// Returns the failure that a result from the caller reports.
 fn failure_of(result: &CallResult) -> Option<(ToolOutcome, Failure)> {
     let (outcome, code) = match result.declined {
         true => (ToolOutcome::Rejected, "tool_declined"),

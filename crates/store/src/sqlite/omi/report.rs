@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::rows;
 
-/// The most ids a note gives as examples.
+/// The maximum number of ids that a note gives as examples.
 const MAX_EXAMPLES: usize = 3;
 /// Tables of the original, and the name of their rows in the report.
 pub(super) const TABLES: [(&str, &str); 8] = [
