@@ -104,7 +104,9 @@ impl<'a> AcpTurn<'a> {
         let mut inbound = worker.connection.subscribe(self.turn.native);
         let params = json!({"sessionId": self.turn.native, "prompt": prompt});
         let (native_run, result) = worker.connection.request::<PromptResult, _>("session/prompt", params);
-        tokio::pin!(result);
+        // Created once: the time to read the last output is not extended by the output.
+        let disconnected = worker.disconnected();
+        tokio::pin!(result, disconnected);
         self.turn.record_at_end(RuntimeFacts { native_run, ..RuntimeFacts::default() }).await;
         let outcome = loop {
             let step = tokio::select! {
@@ -112,7 +114,7 @@ impl<'a> AcpTurn<'a> {
                 Some(message) = inbound.recv() => self.handle(message).await,
                 answered = self.questions.next_answered() => answered,
                 result = &mut result => break self.finish(result, &mut inbound).await,
-                () = worker.disconnected() => break self.fail_disconnected(&mut inbound).await,
+                () = &mut disconnected => break self.fail_disconnected(&mut inbound).await,
             };
             match step {
                 // A cancelled attempt has answered its open questions; the agent ends the turn itself.

@@ -170,7 +170,7 @@ impl Connection {
         );
         let (closed, cause) = (close.clone(), fault.clone());
         context.tasks.spawn(async move {
-            let transport = transport(stdin, stdout, log, cause, clock);
+            let transport = transport((stdin, stdout), log, cause, (clock, closed.clone()));
             let serve = builder.connect_with(transport, async move |peer: ConnectionTo<Agent>| {
                 let _ = ready.send(peer.clone());
                 tokio::select! {
@@ -265,35 +265,45 @@ impl Drop for Connection {
     }
 }
 
+/// The lines to and from an agent. Stops reading when `closed` is cancelled or the output ends.
 fn transport(
-    stdin: impl AsyncWrite + Send + Unpin + 'static,
-    stdout: impl AsyncRead + Send + Unpin + 'static,
+    (stdin, stdout): (impl AsyncWrite + Send + Unpin + 'static, impl AsyncRead + Send + Unpin + 'static),
     log: Log,
     fault: Arc<OnceLock<&'static str>>,
-    clock: Clock,
+    (clock, closed): (Clock, CancellationToken),
 ) -> Lines<
     impl futures_util::Sink<String, Error = std::io::Error> + Send + 'static,
     impl futures_util::Stream<Item = std::io::Result<String>> + Send + 'static,
 > {
-    let outgoing = sink::unfold((stdin, clock), |(mut stdin, clock), mut line: String| async move {
-        line.truncate(line.trim_end().len());
-        line.push('\n');
-        if let Err(error) = write(&mut stdin, line.as_bytes()).await {
-            // The error ends the connection, but the last output of an agent that has ended is still in the pipe.
-            clock.sleep_for(OUTPUT_DRAIN_TIMEOUT_MS).await;
-            return Err(error);
+    let has_read = CancellationToken::new();
+    let reading = has_read.clone().drop_guard();
+    let outgoing = sink::unfold(stdin, move |mut stdin, mut line: String| {
+        let (clock, closed, has_read) = (clock.clone(), closed.clone(), has_read.clone());
+        async move {
+            line.truncate(line.trim_end().len());
+            line.push('\n');
+            if let Err(error) = write(&mut stdin, line.as_bytes()).await {
+                // The error ends the connection, but the last output of an agent that has ended is still in the pipe.
+                tokio::select! {
+                    () = has_read.cancelled() => {}
+                    () = closed.cancelled() => {}
+                    () = clock.sleep_for(OUTPUT_DRAIN_TIMEOUT_MS) => {}
+                }
+                return Err(error);
+            }
+            Ok(stdin)
         }
-        Ok((stdin, clock))
     });
     let lines = FramedRead::new(stdout, LinesCodec::new_with_max_length(MAX_LINE_BYTES));
     // Stop at the first error: the line boundary is lost.
-    let incoming = stream::unfold((Some(lines), log, fault), |(lines, log, fault)| async move {
-        let mut lines = lines?;
+    let state = (Some((lines, reading)), log, fault);
+    let incoming = stream::unfold(state, |(lines, log, fault)| async move {
+        let (mut lines, reading) = lines?;
         loop {
             match lines.next().await? {
                 // Agents also print plain text, such as the reason for their exit.
                 Ok(line) if !line.trim_start().starts_with('{') => log.push_line(&line),
-                Ok(line) => return Some((Ok(line), (Some(lines), log, fault))),
+                Ok(line) => return Some((Ok(line), (Some((lines, reading)), log, fault))),
                 Err(error) => {
                     let _ = line_fault(&error).map(|cause| fault.set(cause));
                     return Some((Err(std::io::Error::other(error)), (None, log, fault)));

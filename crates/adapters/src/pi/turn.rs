@@ -115,6 +115,9 @@ impl<'a> PiTurn<'a> {
     async fn process(mut self, inbound: &mut mpsc::Receiver<Value>) -> TurnOutcome {
         let worker = self.turn.worker.clone();
         let mut questions = QuestionQueue::default();
+        // Created once: the time to read the last output is not extended by the output.
+        let disconnected = worker.disconnected();
+        tokio::pin!(disconnected);
         loop {
             let step = tokio::select! {
                 biased;
@@ -123,7 +126,7 @@ impl<'a> PiTurn<'a> {
                 () = self.turn.attempt.steered(), if self.can_steer() && questions.is_empty() => {
                     self.steer().await
                 }
-                () = worker.disconnected() => {
+                () = &mut disconnected => {
                     // After any output, a retry could repeat actions.
                     let end = self.failed(process_ended(&*worker), !self.has_output);
                     return self.unless_lost(TurnOutcome::Broken(end), Cause::Disconnected);

@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use futures_util::poll;
+use mainspring_core::Time;
 use mainspring_kernel::policy::Rule;
 use mainspring_kernel::tasks::Tasks;
 use serde_json::json;
@@ -130,6 +131,38 @@ async fn a_call_returns_the_result_or_the_agents_error() {
     let invalid = fixture.call::<u64>(json!({"result": "text"})).await.unwrap_err();
     assert!(matches!(invalid, CallError::InvalidResponse { .. }), "{invalid:?}");
     assert!(invalid.to_string().starts_with("the agent's response to session/new is invalid: "), "{invalid}");
+}
+
+#[tokio::test]
+async fn the_last_output_of_an_agent_that_reads_no_more_is_received() {
+    let ((stdin, input), (mut output, stdout)) = (tokio::io::duplex(1 << 16), tokio::io::duplex(1 << 16));
+    // The clock stands still: only the end of the output ends the connection.
+    let context =
+        ProcessContext { tasks: Tasks::default(), clock: Clock::manual(Time(0)), ignored: Arc::default() };
+    let features = ClientFeatures::of(&[]);
+    let connection =
+        soon(Connection::open((stdin, stdout), Log::default(), features, &context)).await.unwrap();
+    let mut inbound = connection.subscribe("s");
+    drop(input);
+    assert!(connection.notify("test/fails", json!({})));
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    let content = json!({"type": "text", "text": "last"});
+    let update = json!({"sessionUpdate": "agent_message_chunk", "content": content});
+    let params = json!({"sessionId": "s", "update": update});
+    let line = json!({"jsonrpc": "2.0", "method": "session/update", "params": params});
+    output.write_all(format!("{line}\n").as_bytes()).await.unwrap();
+    drop(output);
+    let received = tokio::select! {
+        biased;
+        received = inbound.recv() => text_of(received),
+        () = connection.closed() => text_of(inbound.try_recv().ok()),
+    };
+    assert_eq!(received, "last");
+    drop(connection);
+    // Nothing waits for the clock.
+    soon(context.tasks.wait()).await;
 }
 
 #[tokio::test]
