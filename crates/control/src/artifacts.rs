@@ -36,12 +36,12 @@ impl ControlTools<'_> {
                 && attempt.is_none_or(|attempt| artifact.attempt == Some(attempt))
         };
         let (mut artifacts, mut last, mut budget) = (vec![], None, PageBudget::after(0));
-        let mut damaged = vec![];
+        let (mut damaged, mut unlisted) = (vec![], DamagedRows::default());
         loop {
             let page = self.artifact_page(&source, before).await?;
             let is_last = page.len() < ARTIFACTS_PER_PAGE;
             before = page.last().map(|artifact| (artifact.created_at, artifact.id));
-            let mut unlisted = DamagedRows::new(page.damaged);
+            unlisted.next_page(page.damaged);
             for (place, artifact) in page.items.into_iter().enumerate() {
                 if !is_wanted(&artifact) {
                     continue;
@@ -55,8 +55,8 @@ impl ControlTools<'_> {
                 artifacts.push(form);
                 last = Some(at);
             }
-            damaged.extend(unlisted.rest(artifacts.len()));
             if is_last {
+                damaged.extend(unlisted.rest(artifacts.len()));
                 return Ok(ArtifactList { artifacts, next_cursor: None, truncated: vec![], damaged });
             }
         }

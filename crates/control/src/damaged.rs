@@ -1,26 +1,29 @@
-//! The damaged rows of a page, for an answer that may end in the middle of the page.
+//! The damaged rows of pages, for an answer that may end in the middle of a page.
 
-use std::iter::{self, Peekable};
-use std::vec;
+use std::collections::VecDeque;
+use std::iter;
 
 use mainspring_core::Damage;
 
-/// The damaged rows of a page. Each is reported together with the row that follows it: the next answer begins after the
-/// last row of this one, so that no damaged row is reported twice.
-pub(crate) struct DamagedRows(Peekable<vec::IntoIter<Damage>>);
+/// The damaged rows of a page. Each is reported together with the listed row that follows it: the next answer begins
+/// after the last listed row of this one, so that no damaged row is reported twice.
+#[derive(Default)]
+pub(crate) struct DamagedRows(VecDeque<Damage>);
 
 impl DamagedRows {
-    pub(crate) fn new(damaged: Vec<Damage>) -> Self {
-        Self(damaged.into_iter().peekable())
+    /// Continues with the next page. Damaged rows that no listed row has followed yet come before its rows.
+    pub(crate) fn next_page(&mut self, damaged: Vec<Damage>) {
+        self.0.iter_mut().for_each(|damage| damage.index = 0);
+        self.0.extend(damaged);
     }
 
     /// Takes the damaged rows before the row `place` of the page. The answer has `index` rows so far.
     pub(crate) fn before(&mut self, place: usize, index: usize) -> impl Iterator<Item = Damage> {
-        iter::from_fn(move || self.0.next_if(|damage| damage.index <= place))
+        iter::from_fn(move || self.0.pop_front_if(|damage| damage.index <= place))
             .map(move |damage| Damage { index, ..damage })
     }
 
-    /// Takes the remaining damaged rows of a page that has no rows left.
+    /// Takes the remaining damaged rows after the last page.
     pub(crate) fn rest(&mut self, index: usize) -> impl Iterator<Item = Damage> {
         self.before(usize::MAX, index)
     }
@@ -30,15 +33,31 @@ impl DamagedRows {
 mod tests {
     use super::*;
 
+    fn damage(index: usize) -> Damage {
+        Damage { kind: "artifact".into(), id: None, index, message: String::new() }
+    }
+
+    fn indexes(rows: impl Iterator<Item = Damage>) -> Vec<usize> {
+        rows.map(|damage| damage.index).collect()
+    }
+
     #[test]
     fn damaged_rows_are_taken_with_the_row_after_them() {
-        let damage = |index| Damage { kind: "artifact".into(), id: None, index, message: String::new() };
-        let mut rows = DamagedRows::new(vec![damage(0), damage(2), damage(2), damage(3)]);
-        let mut taken =
-            |place, index| rows.before(place, index).map(|damage| damage.index).collect::<Vec<_>>();
-        assert_eq!(taken(0, 5), [5]);
-        assert_eq!(taken(1, 6), [0; 0]);
-        assert_eq!(taken(2, 7), [7, 7]);
-        assert_eq!(rows.rest(8).map(|damage| damage.index).collect::<Vec<_>>(), [8]);
+        let mut rows = DamagedRows::default();
+        rows.next_page(vec![damage(0), damage(2), damage(2), damage(3)]);
+        assert_eq!(indexes(rows.before(0, 5)), [5]);
+        assert_eq!(indexes(rows.before(1, 6)), [0; 0]);
+        assert_eq!(indexes(rows.before(2, 7)), [7, 7]);
+        assert_eq!(indexes(rows.rest(8)), [8]);
+    }
+
+    #[test]
+    fn damaged_rows_at_the_end_of_a_page_are_taken_with_the_first_listed_row_of_a_later_page() {
+        let mut rows = DamagedRows::default();
+        rows.next_page(vec![damage(3)]);
+        assert_eq!(indexes(rows.before(2, 1)), [0; 0]);
+        rows.next_page(vec![damage(5)]);
+        assert_eq!(indexes(rows.before(0, 1)), [1]);
+        assert_eq!(indexes(rows.rest(2)), [2]);
     }
 }

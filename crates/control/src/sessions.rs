@@ -19,7 +19,8 @@ impl ControlTools<'_> {
             self.plane.session_list(input.status, input.surface_kind.as_deref(), before, limit).await?;
         let mut has_more = listed.len() == limit;
         let (mut sessions, mut last, mut budget) = (vec![], None, PageBudget::after(0));
-        let (mut damaged, mut unlisted) = (vec![], DamagedRows::new(listed.damaged));
+        let (mut damaged, mut unlisted) = (vec![], DamagedRows::default());
+        unlisted.next_page(listed.damaged);
         for (place, listed) in listed.items.into_iter().enumerate() {
             let (id, at) = (listed.session.id, listed.session.last_activity_at.0);
             let at = format!("{at}.{id}");
