@@ -43,9 +43,8 @@ const NOT_FORWARDED: [HeaderName; 9] = [
     header::EXPECT,
 ];
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// How long an unused connection is kept. Shorter than the default of `http.header_ms`, after which the other server
-/// closes it: whether a request on a connection that is being closed was carried out is unknown.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(15);
+/// The longest time that an unused connection is kept.
+const MAX_IDLE_MS: u64 = 15_000;
 
 /// How a server forwards.
 #[derive(Debug, Clone, Default)]
@@ -60,6 +59,16 @@ pub struct ForwardOptions {
     pub ca: Option<Vec<u8>>,
     /// The key by which servers of the cluster know each other. Without one, forwarded requests are refused.
     pub key: Option<PeerKey>,
+    /// How long the servers of the cluster keep a connection without a request: `http.header_ms`.
+    pub header_ms: u64,
+}
+
+impl ForwardOptions {
+    /// How long an unused connection is kept. Shorter than the other server keeps it: whether a request on a connection
+    /// that is being closed was carried out is unknown.
+    fn idle_timeout(&self) -> Duration {
+        Duration::from_millis((self.header_ms / 2).min(MAX_IDLE_MS))
+    }
 }
 
 /// Forwards requests to the active server.
@@ -91,7 +100,7 @@ pub(super) fn client(options: &ForwardOptions) -> Result<reqwest::Client, String
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut client = reqwest::Client::builder()
         .connect_timeout(CONNECT_TIMEOUT)
-        .pool_idle_timeout(IDLE_TIMEOUT)
+        .pool_idle_timeout(options.idle_timeout())
         .redirect(reqwest::redirect::Policy::none())
         .tcp_nodelay(true)
         .no_proxy();

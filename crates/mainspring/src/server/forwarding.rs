@@ -30,6 +30,7 @@ pub(crate) fn options(config: &Config, is_tls: bool) -> Result<ForwardOptions, S
             })?),
             None => None,
         },
+        header_ms: config.http.header_ms,
         key: match &config.cluster.secret_file {
             Some(file) => Some(peer_key(file).map_err(|error| ServeError::Cluster(error.to_string()))?),
             None => None,
