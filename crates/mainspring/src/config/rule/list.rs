@@ -20,9 +20,11 @@ impl Input<'_> {
     }
 }
 
-/// Splits the text of a variable or flag at its commas. Nothing between two commas is no entry.
+/// Splits the text of a variable or flag at its commas. A blank text is an empty list; otherwise each entry is returned,
+/// so that the check of the entries refuses a forgotten one.
 fn split(text: &str) -> impl Iterator<Item = &str> {
-    text.split(',').map(str::trim).filter(|entry| !entry.is_empty())
+    let entries = (!text.trim().is_empty()).then(|| text.split(',').map(str::trim));
+    entries.into_iter().flatten()
 }
 
 /// A rule that accepts a list of texts.
