@@ -55,14 +55,14 @@ impl Process {
         assert_eq!(String::from_utf8(seen).unwrap(), text);
     }
 
-    /// Reads the output until `text`.
-    fn read_output_until(&mut self, text: &str) {
-        read_until(&mut self.out, text);
+    /// Reads the output until `text` and returns it.
+    fn read_output_until(&mut self, text: &str) -> String {
+        read_until(&mut self.out, text)
     }
 
-    /// Reads the standard error until `text`.
-    fn read_error_until(&mut self, text: &str) {
-        read_until(self.child.stderr.as_mut().unwrap(), text);
+    /// Reads the standard error until `text` and returns it.
+    fn read_error_until(&mut self, text: &str) -> String {
+        read_until(self.child.stderr.as_mut().unwrap(), text)
     }
 
     /// Reads all output until the process ends by itself.
@@ -74,13 +74,13 @@ impl Process {
     }
 }
 
-fn read_until(source: &mut impl Read, text: &str) {
+fn read_until(source: &mut impl Read, text: &str) -> String {
     // Byte by byte: what follows `text` is left to read.
     let (mut seen, mut byte) = (vec![], [0]);
     while source.read(&mut byte).unwrap() == 1 {
         seen.push(byte[0]);
         if seen.ends_with(text.as_bytes()) {
-            return;
+            return String::from_utf8(seen).unwrap();
         }
     }
     panic!("the process has ended without {text:?}: {}", String::from_utf8_lossy(&seen));
@@ -256,7 +256,8 @@ fn a_second_process_is_a_guest_and_the_owner_executes_its_prompts() {
     cancel("a");
     // The owner's own run has ended; it goes on for the guest.
     owner.read_error_until("other commands: 1;");
-    guest.read_output_until("bye");
+    let streamed = guest.read_output_until("bye");
+    assert_eq!(streamed.matches('y').count(), 79 + "bye".matches('y').count(), "{streamed}");
     cancel("b");
     let owner = owner.wait();
     assert_eq!(owner.code, 130, "{}", owner.err);

@@ -77,8 +77,8 @@ async fn a_confined_agent_cannot_use_the_users_own_mainspring() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_child_writes_only_the_configured_folders_of_its_parents_adapter() {
-    let [reach, sessions] =
-        ["reach", "sessions"].map(|_| tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap());
+    // Not below `/tmp`, where every agent may write, and where this repository may be.
+    let [reach, sessions] = ["reach", "sessions"].map(|_| tempfile::tempdir_in("/var/tmp").unwrap());
     let command = json!([example("acp_agent"), sessions.path(), "resume"]);
     let settings = format!(
         "[adapters.loose]\nkind = \"acp\"\ncommand = {command}\nwritable = [{:?}, {:?}]\n\
