@@ -66,8 +66,8 @@ struct LocalServer {
 impl LocalServer {
     fn new(node: Node, server: Server, state_dir: &Path, purpose: Purpose) -> Self {
         let parts = Arc::new(Mutex::new(Some((node, server))));
-        // A command that only reads records ends by itself.
         let handed_over = Arc::new(AtomicBool::new(false));
+        // A command that only reads records ends by itself.
         let hand_over = (purpose == Purpose::Execute).then(|| {
             let claimed = hand_over_when_claimed(parts.clone(), handed_over.clone(), state_dir.to_owned());
             Tasks::default().spawn(claimed)

@@ -71,7 +71,7 @@ impl Error {
         self.is_refused_with(code::NOT_FOUND)
     }
 
-    /// True when stored data that is needed is damaged.
+    /// True when the request needs stored data that is damaged.
     pub(crate) fn is_corrupt(&self) -> bool {
         self.is_refused_with(code::CORRUPT)
     }

@@ -27,6 +27,7 @@ impl Fault {
         }
     }
 
+    /// Describes the fault, as the error or the panic that it causes.
     pub fn message(self) -> String {
         match self {
             Self::CommitFails => "injected: the commit failed".into(),

@@ -35,7 +35,7 @@ impl Client {
         self.get(&["v1", "audit"], query).await
     }
 
-    /// Follows the live activity of all of the caller's sessions in memory.
+    /// Follows the live activity of all of the caller's sessions that are in memory or wait for a person.
     pub fn feed(&self) -> Feed {
         Feed::new(self.clone())
     }
