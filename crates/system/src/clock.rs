@@ -1,8 +1,8 @@
 //! The clock: the only place that reads wall-clock time or waits for it.
 //!
 //! The time of a clock never goes back. When the system's time is set forward, the clock follows at once. When it is
-//! set back, the clock runs at half speed until the system's time has caught up: deadlines come late by at most their
-//! own length, instead of by the whole step.
+//! set back, the clock runs at half speed until the system's time has caught up: a deadline 10 s ahead then comes
+//! after at most 20 s, even if the system's time was set back by an hour.
 //!
 //! To wait for a duration, use [`Clock::sleep_for`] or a [`Moment`]: setting the system's time does not affect them.
 //! Wait for a point in time only if it is stored, such as an expiry.
@@ -15,8 +15,8 @@ use mainspring_core::Time;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-/// The longest single sleep until a point in time. A wait notices at most this much later that the system's time was
-/// set forward.
+/// The longest single sleep until a point in time. If the system's time is set forward, a waiting task notices within
+/// this time.
 const MAX_SLEEP_MS: u64 = 10_000;
 /// The longest single sleep until a moment: a day.
 const FAR_MS: u64 = 86_400_000;

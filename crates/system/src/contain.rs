@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::task::Poll;
 
-/// The most characters of a panic's message that are kept.
+/// The maximum length of a kept panic message; longer messages are cut.
 const MAX_MESSAGE_CHARS: usize = 500;
 
 /// A panic that was contained.

@@ -9,7 +9,7 @@ use std::path::Path;
 pub const SMALL_FILE_MAX_BYTES: u64 = 1 << 20;
 
 /// Reads a regular file of at most [`SMALL_FILE_MAX_BYTES`]. The null device counts as an empty file, so that a setting
-/// can name it to have no file.
+/// can name it in place of a file.
 pub fn read_small(path: &Path) -> io::Result<Vec<u8>> {
     if path == Path::new("/dev/null") {
         return Ok(vec![]);

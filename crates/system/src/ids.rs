@@ -2,8 +2,8 @@
 //!
 //! The ids of sessions, runs, attempts, messages and lines begin with 16 bits of the time, in units of 64 ms, and are
 //! random otherwise. Rows of the same moment then lie in the same few pages of each index: with random ids a turn under
-//! load writes up to 21 pages to the WAL instead of 3. The time bits repeat after 70 minutes, so that a short prefix of
-//! an id is still nearly unique.
+//! load writes up to 21 pages to the WAL instead of 3. There are only 16 time bits, which repeat after 70 minutes, so
+//! that a short prefix of an id also has random bits and is nearly unique.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! Time, randomness and spawning: each in one place, each replaceable in a test. Also contained panics and small files.
+//! Time, randomness and spawning, each in one place; tests replace the clock and the source of ids. Also: contained
+//! panics, the time since the machine started, small files.
 //!
 //! Other crates take a [`clock::Clock`], [`ids::Ids`] or [`tasks::Tasks`]; `clippy.toml` bans the functions that these
 //! types wrap.
