@@ -149,7 +149,8 @@ impl PageBudget {
     }
 }
 
-/// Cuts texts to their page at the byte `offset`. Returns the offset of the next page; `None` if there is none.
+/// Cuts each text to the page that starts at the byte `offset`. Returns the offset of the next page; `None` if this is
+/// the last one.
 pub(crate) fn text_page<const N: usize>(texts: [&mut Option<String>; N], offset: usize) -> Option<usize> {
     let start = |text: &str| text.floor_char_boundary(offset.min(text.len()));
     let end = |text: &str| start(text) + prefix_bytes(&text[start(text)..], TEXT_PAGE_BYTES);

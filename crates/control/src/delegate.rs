@@ -37,8 +37,8 @@ impl ControlTools<'_> {
         })
     }
 
-    /// Returns the run that delegates: the run that the input names, else the calling run. Refuses a named run that is
-    /// not the calling run, if that is known, or not a run of the calling session, if that is known.
+    /// Returns the run that delegates: the run that the input names, else the calling run. If the calling run is known,
+    /// refuses every other named run. If only the calling session is known, refuses named runs of other sessions.
     async fn parent(&self, named: Option<&str>) -> Result<RunId, ControlError> {
         if let (Some(named), Some(calling)) = (named, self.run) {
             return match run_id(named)? == calling {

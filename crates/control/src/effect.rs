@@ -9,7 +9,7 @@ use crate::{CANCEL, DELEGATE, SEND};
 /// The effect of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Effect {
-    /// The operation.
+    /// The operation: the name of a control tool. Delegation to an existing session counts as sending a message to it.
     pub operation: &'static str,
     /// The run, the session or the mode of delegation that the call concerns.
     pub resource: String,

@@ -35,7 +35,7 @@ pub use message::is_final;
 
 use bounds::Bounds;
 
-/// The client of requests that name none.
+/// The client id of a request whose input has no client id.
 pub const CLIENT: &str = "omi-control-tools";
 /// Builds the answer of a tool that failed.
 pub fn error_answer(code: &str, message: &str) -> String {
@@ -56,11 +56,11 @@ pub struct ControlTools<'a> {
     pub run: Option<RunId>,
     /// Adapter names by the aliases that callers use.
     pub aliases: &'a HashMap<String, String>,
-    /// The client of a request whose input names none.
+    /// The client id of a request whose input has no client id.
     pub client_id: &'a str,
-    /// The idempotency id of a request whose input names none.
+    /// The idempotency id of a request whose input has no request id.
     pub request_id: &'a str,
-    /// The budget of delegated work whose input names none, in US dollars.
+    /// The budget in US dollars of delegated work whose input has no budget. `None` sets no budget.
     pub default_budget_usd: Option<f64>,
 }
 
@@ -103,7 +103,7 @@ impl ControlTools<'_> {
         self.aliases.get(&name).cloned().unwrap_or(name)
     }
 
-    /// Returns the client and the idempotency id of a request.
+    /// Returns the client id and the idempotency id of a request, with defaults for missing ones.
     fn request_name(
         &self,
         client: Option<String>,

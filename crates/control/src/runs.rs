@@ -71,7 +71,8 @@ impl ControlTools<'_> {
         Ok(CancelledRun { cancellation, run, attempts, damaged })
     }
 
-    /// Returns the last attempt of a run. Fails if one is damaged: it could be the last one.
+    /// Returns the last attempt of a run. Fails if the row of any attempt is damaged, because that attempt could be the
+    /// last one.
     pub(crate) async fn last_attempt(&self, run: RunId) -> Result<Option<AttemptForm>, ControlError> {
         let attempts = self.attempts(run).await?.intact();
         let mut attempts = attempts.map_err(|damage| ControlError::corrupt(damage.message))?;
@@ -82,8 +83,8 @@ impl ControlTools<'_> {
         Ok(self.plane.run_attempts(run).await?.map(AttemptForm::from))
     }
 
-    /// Returns the last `limit` events of a run, only those before the event `before` if it is given, and whether
-    /// there are earlier events.
+    /// Returns the last `limit` events of a run, and whether there are earlier ones. With `before`, only the events
+    /// before that event are considered.
     async fn last_events(
         &self,
         run: RunId,
@@ -130,7 +131,7 @@ impl ControlTools<'_> {
     /// Returns the form of a run with its prompt and final text.
     pub(crate) async fn run_form(&self, run: Run) -> Result<RunForm, ControlError> {
         let prompt = self.prompt_text(&run).await?;
-        // A run of a list has no text.
+        // A run that was read as part of a list has no final text.
         let run = match run.final_text {
             None if run.state.status().is_ended() => self.plane.run_get(run.id).await?,
             _ => run,

@@ -40,8 +40,8 @@ pub(crate) fn answer<T: ToSchema>() -> Map<String, Value> {
     schema
 }
 
-/// Replaces references by the schemas that they name, in their shortest form: clients read the schemas with every list of
-/// tools.
+/// Replaces each reference by the schema that it names. Keeps the schemas short, because every list of tools contains
+/// them.
 fn inline(value: &mut Value, parts: &HashMap<String, Value>) {
     match value {
         Value::Array(items) => items.iter_mut().for_each(|item| inline(item, parts)),
