@@ -14,7 +14,7 @@ pub const NEGATIVE: [&str; 7] =
     ["formatting", "incomplete", "incorrect", "refused_valid_request", "slow", "tool_failure", "unsafe"];
 /// The categories of positive feedback, besides `other`.
 pub const POSITIVE: [&str; 3] = ["correct", "good_tool_use", "helpful"];
-/// The category of either sentiment that needs notes.
+/// A category of both sentiments. Feedback with this category needs notes.
 pub const OTHER: &str = "other";
 
 /// Whether feedback is positive or negative.

@@ -2,8 +2,9 @@
 //!
 //! ```text
 //! pending ──value that fits the schema──▶ achieved
-//!    │  ◀──value that does not fit, reminder──┘ (stays pending)
-//!    └──the run ends without the value──▶ failed ──the run is retried──▶ pending
+//!  │ │  ▲
+//!  │ └──┘ value that does not fit, reminder
+//!  └──the run ends without the value──▶ failed ──the run is retried──▶ pending
 //! ```
 //!
 //! A goal type is a name and the JSON Schema of the value. The run keeps the type as it was when the run was accepted, so
@@ -32,9 +33,9 @@ pub const MAX_VALUE_BYTES: usize = 256 << 10;
 pub const MAX_TYPE_BYTES: usize = 64 << 10;
 /// How often an agent is reminded of pending goals before its run fails, if nothing else is configured.
 pub const DEFAULT_REMINDERS: u32 = 3;
-/// The code of a run that ended without all of its goals.
+/// The error code of a run that ended although goals were pending.
 pub const GOALS_FAILED: &str = "goals_failed";
-/// The first words of the names of the tools with which an agent achieves goals.
+/// The prefix of the names of the tools with which an agent achieves goals.
 pub const TOOL_PREFIX: &str = "achieve_";
 
 /// A kind of goal: the JSON Schema of the value that achieves it.
@@ -158,7 +159,7 @@ pub enum BadGoal {
     TooMany(usize),
 }
 
-/// Checks a goal type, except for the validity of its schemas.
+/// Checks the name and the size of a goal type, and that its schemas are for objects. The schemas may still be invalid.
 pub fn check_goal_type(goal_type: &GoalType) -> Result<(), BadGoal> {
     let name = || goal_type.name.chars().take(80).collect::<String>();
     if !is_goal_type_name(&goal_type.name) {
@@ -174,7 +175,8 @@ pub fn check_goal_type(goal_type: &GoalType) -> Result<(), BadGoal> {
     check_size(&goal_type.name, "the definition", json_size(goal_type))
 }
 
-/// Checks the goals of a run, except for their types and the fit of their data.
+/// Checks the number of a run's goals, the names of their types, and the size of their data. The types may still be
+/// unknown, and the data may not fit.
 pub fn check_goals(goals: &[DeclaredGoal]) -> Result<(), BadGoal> {
     if goals.len() > MAX_GOALS {
         return Err(BadGoal::TooMany(goals.len()));
@@ -227,7 +229,7 @@ pub fn prompt_of(goals: &[DeclaredGoal]) -> String {
 }
 
 /// Checks what a JSON Schema cannot say about `value`: its size, and that the items of an array whose schema has
-/// `x-unique-by` differ in that property. Looks at the properties of the value itself.
+/// `x-unique-by` differ in that property. Checks only arrays that are direct properties of the value.
 pub fn check_value(schema: &Value, value: &Value) -> Result<(), String> {
     let size = json_size(value);
     if size > MAX_VALUE_BYTES {
@@ -270,7 +272,7 @@ pub enum Command {
     },
     /// The agent is reminded of the pending goals.
     Remind {
-        /// How many reminders there are at most.
+        /// The maximum number of reminders.
         max: u32,
     },
 }
@@ -340,7 +342,7 @@ pub enum AfterTurn {
     GiveUp(Failure),
 }
 
-/// Decides what follows when the agent ends its turn, where it is reminded at most `max` times.
+/// Decides what follows when the agent ends its turn. The agent is reminded at most `max` times.
 pub fn after_turn(goals: &[Goal], max: u32) -> AfterTurn {
     match pending(goals).map(|goal| goal.reminders).max() {
         None => AfterTurn::Done,
@@ -373,7 +375,7 @@ pub fn conclude(run: &Run, end: &Body) -> Vec<Body> {
     pending(&run.goals).map(failed).collect()
 }
 
-/// The failure with which a run ends that its agent calls successful, if it has goals that are not achieved.
+/// Returns the failure of a run whose agent reports success while goals are pending; `None` if no goal is pending.
 pub(crate) fn prevents_success(run: &Run) -> Option<Failure> {
     pending(&run.goals).next().map(|_| failure(&run.goals))
 }
@@ -419,7 +421,7 @@ pub(crate) fn apply(goals: &mut Vec<Goal>, body: &Body, at: Time) {
     }
 }
 
-/// Makes the failed goals of a run pending again: a caller retries the run.
+/// Makes the failed goals of a run pending again when a caller retries the run.
 pub(crate) fn reopen(goals: &mut [Goal]) {
     for goal in goals.iter_mut().filter(|goal| goal.status != GoalStatus::Achieved) {
         goal.status = GoalStatus::Pending;

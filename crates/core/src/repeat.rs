@@ -1,8 +1,8 @@
-//! Requests of clients that repeat them without a name: when does the same request mean the same intent?
+//! Requests without an idempotency key: whether a request that equals an earlier one repeats it or is a new one.
 //!
-//! Such a client sends a request again if it got no answer, or one that says to try again, up to a minute later. A
-//! person may also send the same words twice. They differ in the requests in between: a client repeats a request before
-//! it sends any other request about the same thread.
+//! A client repeats a request if it got no answer, or an answer that says to try again, up to a minute later. But a
+//! person may also send the same words twice. The two cases differ in the requests in between: a client repeats a
+//! request before it sends any other request about the same thread.
 //!
 //! ```text
 //! new ──sent again within 75 s──▶ the same request
@@ -12,26 +12,26 @@
 
 use crate::Time;
 
-/// How long after its last arrival a request counts as the same one: the longest pause between two attempts, 60 s, and
-/// some for slow connections.
+/// How long after the last arrival of a request an equal request counts as its repetition: 60 s, the longest pause of a
+/// client between two attempts, and 15 s for slow connections.
 pub const REPEAT_MS: u64 = 75_000;
-/// How long a request that creates a thread may take before the same request counts as its repetition. Clients give up
-/// after 30 s; until then the same request is a second one.
+/// How long after the arrival of a request that creates a thread, and is still being handled, an equal request creates
+/// a second thread. Clients wait 30 s for an answer, so only a later request can be a repetition.
 pub const OVERLAP_MS: u64 = 30_000;
 
-/// An earlier arrival of a request.
+/// An earlier request, equal to the one that arrives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Earlier {
-    /// When it last arrived.
+    /// When the request, or its last repetition, arrived.
     pub arrived_at: Time,
-    /// True while it is handled.
+    /// True while the request is being handled.
     pub is_handled: bool,
-    /// True if it concerns a thread that exists, false if it creates one.
+    /// True if the request concerns a thread that exists, false if the request creates one.
     pub has_thread: bool,
 }
 
-/// Decides whether a request that arrives at `now` repeats `earlier`, which is equal to it. `started_at` is when the
-/// server started: the time in which it was down does not count.
+/// Decides whether a request that arrives at `now` repeats the equal request `earlier`. The server started at
+/// `started_at`: the time in which the server was down does not count.
 pub fn repeats(earlier: Earlier, started_at: Time, now: Time) -> bool {
     let age = now.since(earlier.arrived_at.max(started_at));
     let overlaps = earlier.is_handled && !earlier.has_thread && age < OVERLAP_MS;

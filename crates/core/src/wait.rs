@@ -4,7 +4,7 @@
 //! open ──answer──▶ provided | allowed | denied
 //!   │ ▲
 //!   │ └─ some of the tool results
-//!   └── expire, lapse, cancel, lose ──▶ provided without an input | expired
+//!   └── expiry, withdrawal, cancel, end of the attempt ──▶ provided without an input | expired
 //! ```
 //!
 //! Invariant: a wait is answered at most once, with the kind of answer it asks for; each tool call has at most one
@@ -176,8 +176,8 @@ pub struct Answerer {
     pub grant: Option<GrantId>,
 }
 
-/// Decides the effect of `answer`, given by `by`, on the open `wait`; without an answer the wait is closed. `None` if
-/// the answer was already given.
+/// Decides the effect of `answer`, given by `by`, on `wait`; without an answer the wait is closed. `None` if all
+/// results in the answer are already recorded.
 pub fn decide(wait: &Wait, answer: Option<Answer>, by: Option<Answerer>) -> Result<Option<Body>, Refusal> {
     let wait_id = wait.id;
     match (wait.request, answer) {
@@ -265,7 +265,7 @@ fn close(
     }
 }
 
-/// Builds the event of a person's decision, or of a wait that closed without one.
+/// Builds the event of a decision on an approval, or of an approval that closed without a decision.
 fn approval_resolved(wait: &Wait, answer: ApprovalAnswer, by: Option<Answerer>) -> Body {
     let ApprovalAnswer { decision, reason, result, .. } = answer;
     let told = wait.replies.as_ref().and_then(|replies| replies.to(decision));

@@ -8,8 +8,8 @@
 //!   └── a person retries a dead letter
 //! ```
 //!
-//! Invariant: an event is delivered in its order, at least once, or is among the dead letters. The cursor of a webhook
-//! passes an event only then.
+//! Invariant: events are sent in their order, and the cursor of a webhook passes an event only when the event is
+//! delivered or a dead letter. An event may be delivered more than once.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -53,7 +53,7 @@ pub struct Webhook {
     pub key: Option<KeyId>,
     /// The address that events are posted to.
     pub url: String,
-    /// The types of the events, or their first words.
+    /// The types of the events that are delivered, such as `run.failed`, or first words of types, such as `run`.
     pub types: Vec<String>,
     /// The events up to this one are delivered, dead, or of other types.
     #[serde(rename = "deliveredTo")]
@@ -132,7 +132,7 @@ pub enum Next {
 }
 
 impl Webhook {
-    /// Applies the result of an attempt to deliver the next event, which has this cursor. Returns what happens to it.
+    /// Applies the result of an attempt to deliver the next event, which has the cursor `event`. Returns the next step.
     pub fn apply(&mut self, event: Cursor, delivery: Delivery, now: Time) -> Next {
         let (error, is_last) = match delivery {
             Delivery::Delivered => {
@@ -163,7 +163,8 @@ fn pause_ms(failures: u32) -> u64 {
     FIRST_PAUSE_MS.saturating_mul(factor).min(MAX_PAUSE_MS)
 }
 
-/// The event types that `names` stand for: types, or the first words of types. `None` if one stands for nothing.
+/// Returns the event types that match `names`: a name is a type, or the first word of types. `None` if a name matches
+/// no type.
 pub fn event_types(names: &[String]) -> Option<Vec<&'static str>> {
     let mut types = vec![];
     for name in names {
@@ -204,11 +205,11 @@ fn is_public_v6(ip: Ipv6Addr) -> bool {
         is_public_v4(Ipv4Addr::new(a, b, c, d))
     };
     match (a, b) {
-        // Addresses that stand for one of IPv4: mapped, translated, and 6to4.
+        // IPv6 addresses that contain an IPv4 address: mapped, translated, and 6to4.
         (0, 0) if [c, d, e] == [0; 3] && f == 0xffff => v4(g, h),
         (0x64, 0xff9b) if [c, d, e, f] == [0; 4] => v4(g, h),
         (0x2002, _) => v4(b, c),
-        // Only 2000::/3 is assigned for the public; a part of it is for documents, tunnels and protocols.
+        // Public addresses are in 2000::/3, except for its ranges for documentation, tunnels and protocols.
         _ => {
             matches!(a, 0x2000..=0x3fff)
                 && !matches!((a, b), (0x2001, 0..=0x1ff | 0xdb8) | (0x3fff, 0..=0xfff))

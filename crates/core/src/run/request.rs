@@ -68,21 +68,23 @@ pub struct RunOptions {
     /// Rules that deny and are applied before all others. Only delegated runs of earlier versions have them: see `bounds`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub denied: Vec<String>,
-    /// The rules of each run above this one, as they were when it delegated. An action needs what every list demands: it is
-    /// denied if one denies it, and a person is asked if one asks. The server sets them for a delegated run.
+    /// The rules of each run above this one, as they were when it delegated. Each action gets the strictest verdict of
+    /// all lists: it is denied if one list denies it, else a person is asked if one list asks. The server sets the
+    /// rules for a delegated run.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub bounds: Vec<Vec<String>>,
-    /// The widest reach that the run's confined agents may have; the server sets it for a delegated run, by its parent.
+    /// The widest reach that the run's confined agents may have. The server sets it for a delegated run, from the
+    /// parent's reach.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(value_type = Option<Object>))]
     pub sandbox_reach: Option<SandboxReach>,
-    /// The lists of the API key that the run is limited to and charged to; the server sets them, by the caller's key or by
-    /// the parent of a delegated run.
+    /// The lists of the API key that the run is charged to; they limit the run. The server copies them from the
+    /// caller's key, or from the parent of a delegated run.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(value_type = Option<Object>))]
     pub key: Option<Box<KeyLists>>,
-    /// The agent definition that the run follows, as `ID` or `ID@VERSION`. In a run: that of the session at its acceptance
-    /// if the request named none.
+    /// The agent definition that the run follows, as `ID` or `ID@VERSION`. If the request names none and the adapter
+    /// uses definitions, the server sets the definition that the session has when the run is accepted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent_definition: Option<String>,
     /// The goals of the run, at most 5. The run succeeds only if the agent achieves all of them.
@@ -342,8 +344,9 @@ impl RunLimits {
             || self.max_time == Some(0)
     }
 
-    /// The first limit, by its name in JSON, that an adapter with such usage reports cannot enforce if it does not
-    /// keep limits itself. The model calls of such an adapter are not counted; the time limit is always enforced.
+    /// The JSON name of the first limit that cannot be enforced for an adapter that has these usage reports and does
+    /// not keep limits itself. The model calls of such an adapter are not counted; the time limit is always enforced.
+    /// `None` if limits are best effort.
     pub fn unenforceable(&self, reports: UsageReports) -> Option<&'static str> {
         let is_live = reports == UsageReports::Live;
         let limits = [
@@ -407,7 +410,7 @@ pub enum Place {
 }
 
 impl Place {
-    /// True when the run leaves the active path. Such a run is rolled back unless it succeeds.
+    /// True when the run leaves the active path. Unless such a run succeeds, the active path stays as it was.
     pub const fn is_branch(self) -> bool {
         !matches!(self, Self::Tip)
     }
