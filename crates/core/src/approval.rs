@@ -297,7 +297,7 @@ impl ApprovalRequest {
         (bytes <= MAX_GRANTED_INPUT_BYTES).then_some(same)
     }
 
-    /// Makes the grant that an answer for the session records; `None` if the request cannot be allowed for it.
+    /// Makes the grant that an answer for the session records; `None` if the request cannot be allowed for the session.
     pub fn session_grant(&self, given: NewGrant) -> Option<Grant> {
         let action = self.action.clone()?;
         let mut constraints = given.circumstances;
@@ -359,7 +359,7 @@ pub struct NewGrant {
     pub session: SessionId,
     /// The wait that was answered.
     pub wait: WaitId,
-    /// The one who answered.
+    /// The party that answered.
     pub by: Decider,
     /// The circumstances in which the grant holds: adapter, mode and folder.
     pub circumstances: Map<String, Value>,
@@ -421,11 +421,11 @@ pub enum Decider {
     /// A setting that decides without a rule.
     #[serde(rename_all = "camelCase")]
     Policy {
-        /// The setting: `legacy`, `deny`, `mode_ask` (the run may only answer), `session_folder` (the path is outside of
-        /// it), `no_allow_option` (the agent offers no option that allows), `turn_ended` (the agent
-        /// has ended its turn without waiting for the answer), `hook` (a hook of the embedding program), `no_rule`
-        /// and `control` (no rule concerns the tool or the control call), `approved_call` (a person or a grant has allowed
-        /// the control call before).
+        /// The setting: `legacy`, `deny`, `mode_ask` (the run may only answer), `session_folder` (the path is outside
+        /// of the session's folder), `no_allow_option` (the agent offers no option that allows), `turn_ended` (the
+        /// agent has ended its turn without waiting for the answer), `hook` (a hook of the embedding program),
+        /// `no_rule` (no rule concerns the tool), `control` (no rule concerns the control call), `approved_call` (a
+        /// person or a grant has allowed the control call before).
         policy: String,
     },
 }

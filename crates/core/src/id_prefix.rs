@@ -1,7 +1,7 @@
 //! Shortened ids: the beginning of an id, which people type instead of the whole.
 //!
-//! A prefix that means one thing today may mean two tomorrow, so nothing stores prefixes, and only the lookup by prefix
-//! takes them.
+//! A prefix that is unique today may match a second id tomorrow, so prefixes are never stored, and only the lookup by
+//! prefix accepts them.
 
 use std::fmt;
 
@@ -110,7 +110,7 @@ impl IdPrefix {
         (self.filled_with(0x0), self.filled_with(0xf))
     }
 
-    /// The bytes of the prefix, with `digit` in place of each missing one.
+    /// The bytes of the prefix, with `digit` in place of each missing digit.
     fn filled_with(&self, digit: u8) -> [u8; 16] {
         let mut bytes = [digit << 4 | digit; 16];
         for (at, char) in self.digits.chars().enumerate().take(ID_DIGITS) {

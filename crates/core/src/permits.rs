@@ -6,20 +6,19 @@
 //!   └───────── uses at most what is granted ◀────────────────┘
 //! ```
 //!
-//! A server records the block that it holds before it uses more of it, and after it uses less. The leader lowers what it
-//! grants at any time, and raises it only by permits that no server holds. A block ends with the lease of its server.
+//! A server records the number of permits that it holds before it uses more, and after it uses fewer. The leader lowers
+//! a grant at any time, and raises it only by permits that no server holds. A block ends with the lease of its server.
 //!
 //! Owners get permits in turn, on whichever servers their runs are. Permits that no owner needs are divided
 //! evenly among the servers, so that a new run need not wait for the leader.
 //!
-//! Invariant: the permits that each server holds or is granted, whichever number is greater, add up to at
-//! most the total.
+//! Invariant: the sum over all servers of the greater of held and granted permits is at most the total.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// The most owners that a server reports by name. The runs of the others are counted together.
+/// The maximum number of owners that a server reports by name. The runs of the others are counted together.
 const MAX_OWNERS: usize = 64;
 
 /// A kind of permits.
@@ -39,7 +38,7 @@ impl PermitPool {
 /// The demand of a server for permits of a pool.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Demand {
-    /// The most that it can use.
+    /// The maximum number of permits that the server can use.
     pub cap: usize,
     /// The runs that have a permit or wait for one, by owner.
     pub owners: BTreeMap<String, usize>,
@@ -65,11 +64,11 @@ impl Demand {
 /// The block of a server, as the leader finds it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Block {
-    /// The demand of the server; none if it cannot act any more.
+    /// The demand of the server; empty if the server cannot act any more.
     pub demand: Demand,
-    /// The permits that the leader has granted it.
+    /// The permits that the leader has granted to the server.
     pub granted: usize,
-    /// The permits that it may use now.
+    /// The permits that the server may use now.
     pub held: usize,
 }
 
@@ -172,7 +171,7 @@ mod tests {
 
     #[test]
     fn owners_get_permits_in_turn_wherever_their_runs_are() {
-        // One run of another owner gets its permit beside a hundred.
+        // The only run of owner b gets a permit although owner a has a hundred runs.
         let many = block(100, 0, 0, &[("a", 100)]);
         assert_eq!(grant(4, &[many.clone(), block(100, 0, 0, &[("b", 1)])]), [3, 1]);
         assert_eq!(grant(4, &[many, block(100, 0, 0, &[("a", 50), ("b", 2)])]), [2, 2]);
@@ -182,12 +181,12 @@ mod tests {
 
     #[test]
     fn a_permit_that_a_server_holds_is_granted_to_no_other() {
-        // The first one still uses seven.
+        // The first server still uses seven permits.
         let busy = [block(8, 8, 7, &[("a", 7)]), block(8, 0, 0, &[("b", 7)])];
         assert_eq!(grant(8, &busy), [4, 1]);
         let later = [block(8, 4, 5, &[("a", 5)]), block(8, 1, 1, &[("b", 7)])];
         assert_eq!(grant(8, &later), [4, 3]);
-        // It has no demand any more, but holds all.
+        // The first server has no demand any more, but holds all permits.
         let ended = [block(0, 8, 8, &[]), block(8, 0, 0, &[("b", 7)])];
         assert_eq!(grant(8, &ended), [0, 0]);
         assert_eq!(grant(4, &[block(8, 8, 8, &[("a", 8)])]), [4], "there are fewer than before");
@@ -201,7 +200,7 @@ mod tests {
         assert!(bounded.owners.contains_key("owner 99") && !bounded.owners.contains_key("owner 0"));
     }
 
-    /// A server as it behaves: see `Scheduler::resize` of the kernel.
+    /// A simulated server, which behaves like `Scheduler::resize` of the kernel.
     #[derive(Default)]
     struct Server {
         row: Block,
@@ -241,7 +240,7 @@ mod tests {
                     server.size = server.size.min(server.row.granted.max(server.used));
                 }
                 3 => server.wanted = (server.wanted + next(3)).min(9),
-                // Its lease has ended, and its agents before it; another one joins.
+                // The server's agents and then its lease have ended; another server joins.
                 4 if next(50) == 0 => *server = Server::default(),
                 _ => {
                     let rows: Vec<Block> = servers.iter().map(|server| server.row.clone()).collect();

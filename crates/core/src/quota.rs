@@ -2,12 +2,12 @@
 //!
 //! A pool of fixed size (workers, queued prompts, requests, streams) is divided by a rule that needs no configuration:
 //! an owner is refused once it uses as much as is still free. One owner alone takes at most half of a pool, two take a
-//! third each, and a newcomer always finds room. The owner that the server itself acts for takes what there is. Limits
-//! that an operator sets come on top.
+//! third each, and a newcomer always finds room. The server's own owner may use a whole pool. Limits that an operator
+//! sets apply in addition.
 //!
-//! In a cluster, the limits of active runs and of queued prompts hold over all servers. Each server has a block of a limit,
-//! which it takes from what the others leave. A server gives up what it does not use of its block if another one wants more
-//! than it has.
+//! In a cluster, the limits of active runs and of queued prompts hold over all servers. Each server has a part of such
+//! a limit, its block, which no other server has. If another server wants more than its block, a server gives up a part
+//! of its own block that it does not use: see [`kept_block`].
 
 use serde::Serialize;
 
@@ -32,7 +32,7 @@ pub struct Quotas {
     pub agents: usize,
 }
 
-/// The limits that differ for one owner from those of all.
+/// The limits of one owner that replace the limits of all owners.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[expect(missing_docs, reason = "the fields are those of `Quotas`")]
 pub struct OwnerQuotas {
@@ -60,7 +60,7 @@ impl OwnerQuotas {
     }
 }
 
-/// Something of which an owner may use a limited amount.
+/// A resource of which an owner may use a limited amount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum Resource {
@@ -109,7 +109,7 @@ pub struct PoolUse {
 }
 
 impl PoolUse {
-    /// True if the owner may take one more.
+    /// True if the owner may take one more place of the pool.
     pub fn may_take(&self) -> bool {
         let is_below_cap = self.cap == 0 || self.own + self.elsewhere < self.cap;
         let leaves_room = !self.shares || self.own < self.free;
@@ -126,9 +126,10 @@ pub enum OwnerPool {
     QueuedPrompts = 1,
 }
 
-/// The part that a server keeps of the part `held` of a limit, of which it uses `used` and would use `wanted`, while
-/// `wanting` other servers want more than they have. If there is less than one for each, a server passes on what it has
-/// after each use.
+/// Returns how much of its block `held` a server keeps while `wanting` other servers want more than they have. The
+/// server uses `used` of the block and could use `wanted`. It keeps what it uses, and up to an even share of `limit` if
+/// it wants that much. If `limit` is smaller than the number of servers, it keeps only what it uses. Without other
+/// servers that want more, it keeps the whole block.
 pub fn kept_block(limit: usize, held: usize, (used, wanted): (usize, usize), wanting: usize) -> usize {
     let servers = wanting + 1;
     match wanting {
@@ -138,7 +139,7 @@ pub fn kept_block(limit: usize, held: usize, (used, wanted): (usize, usize), wan
     }
 }
 
-/// The amount that an owner may store, as it is before something is added.
+/// True if an owner that stores the amount `used` may store `added` more. A `limit` of 0 means no limit.
 pub fn may_store(used: u64, added: u64, limit: u64) -> bool {
     limit == 0 || used.saturating_add(added) <= limit
 }

@@ -145,7 +145,7 @@ impl Refusal {
 /// The answer that a wait got first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FirstAnswer {
-    /// The one who answered.
+    /// The party that answered.
     pub by: Decider,
     /// When it was answered.
     pub at: Time,

@@ -23,8 +23,8 @@ impl ArtifactRetention {
         self.keep_days > 0 || self.keep_bytes > 0
     }
 
-    /// Selects the artifacts to remove at `now`. `artifacts` are all of them, oldest first; `named` are those that
-    /// something names.
+    /// Selects the artifacts to remove at `now`. `artifacts` are all stored artifacts, oldest first; `named` are the
+    /// ids that stored messages, delegations, state or steps refer to.
     pub fn expired(
         &self,
         artifacts: &[ArtifactAge],

@@ -222,7 +222,7 @@ pub enum Command {
         wait: WaitId,
         /// The answer.
         answer: Answer,
-        /// The one who answers.
+        /// The party that answers.
         by: Option<Answerer>,
     },
     /// The open wait has expired, and the attempt continues without an answer.

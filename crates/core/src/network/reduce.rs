@@ -20,14 +20,13 @@ pub enum Reduce {
     List,
     /// The first member that changed a key decides.
     First,
-    /// The value that most members gave a key; of several, the earliest.
+    /// The value that most members gave to a key; of equally frequent values, the earliest.
     Vote,
     /// As `list`; then this member is called to combine the values.
     Agent(String),
 }
 
 impl Reduce {
-    /// True for the default.
     pub(super) fn is_default(&self) -> bool {
         *self == Self::default()
     }
@@ -90,7 +89,7 @@ pub struct MemberChange {
 }
 
 /// Reduces the changes of members, given in the order of the members, to one value per key; `None` removes the key.
-/// A key that all members removed is removed; otherwise the removals do not count.
+/// If any member set a key to a value, removals of the key do not count.
 pub fn reduce(how: &Reduce, members: &[Vec<MemberChange>]) -> BTreeMap<String, Option<Value>> {
     let mut by_key: BTreeMap<String, Vec<Value>> = BTreeMap::new();
     for change in members.iter().flatten() {
