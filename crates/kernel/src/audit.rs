@@ -8,7 +8,7 @@
 //!
 //! Each record holds a hash of itself and of the record before it, so that [`verify`] notices a record that was changed,
 //! inserted or removed. The removal of an old file is itself a record, with the hash that the oldest remaining file
-//! continues from. The head notices records that are missing at the end.
+//! continues from. The head reveals records that are missing at the end.
 //!
 //! A record is written to the file before the response to its request is sent: it survives the death of the process. It
 //! is synced to the disk within [`SYNC_INTERVAL_MS`]: a power loss loses at most the records of that time.
@@ -140,7 +140,7 @@ pub struct Audit {
 }
 
 impl Audit {
-    /// Opens the log, creates it if it is missing, and records that.
+    /// Opens the log, creates it if it is missing, and records the opening.
     pub fn open(options: AuditOptions, clock: Clock) -> Result<Self, AuditError> {
         let (writer, opened) = Writer::open(&options)?;
         let view_key = ViewKey::open(&options.folder).map_err(AuditError::io(&options.folder))?;
@@ -187,7 +187,7 @@ impl Audit {
         }
     }
 
-    /// Records the decision on a request for permission that `event` holds, if it holds one.
+    /// Records the decision on a request for permission, if `event` holds such a decision.
     pub(crate) fn decision(&self, session: &Session, event: &NewEvent) {
         let Body::ApprovalResolved { wait_id, decision, grant_id, decided_by, .. } = &event.body else {
             return;
@@ -244,7 +244,8 @@ impl Audit {
         }
     }
 
-    /// Reads a page of records. A caller who reads only a part of the log gets numbers that do not count the rest.
+    /// Reads a page of records. A caller who may read only a part of the log gets encrypted record numbers: see
+    /// [`view`].
     pub(crate) async fn page(
         self: &Arc<Self>,
         scope: AuditScope,
@@ -269,7 +270,7 @@ impl Audit {
         if let Some(view) = &view {
             for record in &mut page.records {
                 record.seq = view.hide(record.seq);
-                // With the hash, a caller that has the record before could find out the number that the hash covers.
+                // The hash covers the real number: a caller that knows the hash before could find the number by trial.
                 record.hash.clear();
             }
             page.next = page.next.map(|next| view.hide(next));

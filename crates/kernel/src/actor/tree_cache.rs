@@ -20,7 +20,8 @@ pub(super) struct PathChange {
     pub(super) ranges: Vec<Range>,
     /// The lines of the ranges that are the session's own.
     pub(super) lines: Vec<Line>,
-    /// The session's cursors within the ranges: the line to follow from a point, where it is not the point's own.
+    /// The session's cursors within the ranges: the line to follow from a point, where that is not the point's own
+    /// line.
     pub(super) cursors: Vec<(Point, LineId)>,
 }
 
@@ -32,7 +33,7 @@ pub(super) struct NotCached(pub(super) LineId);
 pub(super) struct TreeCache(HashMap<LineId, SessionLine>);
 
 impl TreeCache {
-    /// Clears a cache that has become large. Must not be called during a walk, which would start again.
+    /// Clears a cache that has become large. Must not be called during a walk: the walk would have to start again.
     pub(super) fn trim(&mut self) {
         if self.0.len() > MAX_CACHED_LINES {
             self.0.clear();
@@ -64,8 +65,8 @@ impl TreeCache {
         }
     }
 
-    /// Follows the cursors from `at` as far as the lines are cached. The leaf beneath the result is the leaf beneath
-    /// `at`.
+    /// Follows the cursors from `at` as far as the lines are cached. From there, the cursors lead to the same leaf as
+    /// from `at`.
     pub(super) fn follow_cursors(&self, at: Point) -> Point {
         let mut at = at;
         // Every cursor leads deeper, so the loop ends whatever was stored.
@@ -91,7 +92,7 @@ impl TreeCache {
         }
     }
 
-    /// Computes the change of a path that ends at `from` so that it ends at `to`.
+    /// Computes the change from the path that ends at `from` to the path that ends at `to`.
     pub(super) fn path_change(&self, from: Option<Point>, to: Point) -> Result<PathChange, NotCached> {
         let cached_line = |id: LineId| self.0.get(&id).ok_or(NotCached(id));
         let ranges = diverging_ranges(from, to, |id| Ok(cached_line(id)?.line.parent))?;

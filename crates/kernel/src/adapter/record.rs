@@ -98,7 +98,7 @@ pub enum Record {
     },
     /// The agent has ended its turn and is reminded of its pending goals.
     GoalsReminded {
-        /// How many reminders there are at most.
+        /// The maximum number of reminders.
         max: u32,
     },
     /// The agent's whole plan, in place of the one before.

@@ -24,15 +24,15 @@ const RELEASE_RETRY_MS: u64 = 1_000;
 enum Removal {
     /// They are removed, or an artifact uses them.
     Decided,
-    /// Somebody else stores or removes the same bytes.
+    /// Another task or another server stores or removes the same bytes.
     Claimed,
     /// They must stay for now.
     Postponed,
 }
 
 impl Shared {
-    /// Keeps staged bytes and commits their artifact: both, or neither unless the process crashes in between. Runs to its
-    /// end even if the caller drops the future.
+    /// Keeps staged bytes and commits their artifact: both or neither, unless the process crashes in between. Runs to
+    /// its end even if the caller drops the future.
     pub(crate) async fn artifact_keep<T, E>(
         &self,
         staged: StagedBlob,
@@ -71,7 +71,7 @@ impl Shared {
                 let marker = Blobs::give_up(kept);
                 me.blob_release(id).await;
                 match me.blob_remove_unused(&hash).await {
-                    // Whoever has claimed the bytes has a marker of its own, or removes them.
+                    // The other party that has claimed the bytes has a marker of its own for them, or removes them.
                     Ok(Removal::Decided | Removal::Claimed) => blobs.marker_remove(&marker).await,
                     // The bytes are looked at again later.
                     Ok(Removal::Postponed) | Err(_) => {}
@@ -82,7 +82,7 @@ impl Shared {
         kept.await.unwrap_or_else(|_| Err(Error::ShuttingDown.into()))
     }
 
-    /// Releases a claim that this process has, or may have. While the store cannot be written, it is tried again.
+    /// Releases a claim that this process has, or may have. If the store cannot be written, retries in the background.
     async fn blob_release(&self, claim: ArtifactId) {
         let Err(error) = self.store.blob_release(claim).await else { return };
         let Some(me) = self.me.upgrade() else { return };
@@ -135,15 +135,15 @@ impl Shared {
         Ok(Removal::Decided)
     }
 
-    /// Removes the bytes of deleted artifacts that no other artifact uses, unless they stay for some time. Bytes that cannot
-    /// be removed are retried later.
+    /// Removes the bytes of deleted artifacts that no other artifact uses. Does nothing if the blob store keeps bytes
+    /// for some time. Bytes that cannot be removed are retried later.
     pub(crate) async fn blobs_collect(&self) {
         if self.blobs.as_ref().is_some_and(|blobs| blobs.removal_delay_ms() == 0) {
             self.loose_blobs_remove().await;
         }
     }
 
-    /// Removes the bytes of deleted artifacts that no other artifact uses and that need not stay.
+    /// Removes the bytes of deleted artifacts that no other artifact uses, except bytes that must stay for now.
     pub(crate) async fn loose_blobs_remove(&self) {
         let collect = async {
             // The blobs that must stay for now.
@@ -164,7 +164,7 @@ impl Shared {
         }
     }
 
-    /// Removes bytes if nothing uses them. None if that fails, which does not keep others from being removed.
+    /// Removes bytes if nothing uses them. `None` if that fails; the failure is logged.
     async fn blob_try_remove(&self, hash: &str) -> Option<Removal> {
         match self.blob_remove_unused(hash).await {
             Ok(removal) => Some(removal),
@@ -183,10 +183,10 @@ impl Shared {
         self.loose_blobs_remove().await;
     }
 
-    /// Finishes or undoes the artifact writes that processes which have ended left incomplete.
+    /// Finishes or undoes artifact writes that were left incomplete by processes that have ended.
     pub(crate) async fn blobs_recover(&self) -> Result<(), Error> {
         let Some(blobs) = &self.blobs else { return Ok(()) };
-        // Read before the processes at work: a process joins them before it stages.
+        // Read first: a process is at work before it stages, so a stager that is not at work afterwards has ended.
         let stagers = blobs.stagers().await?;
         let at_work = self.store.processes_at_work().await?;
         let is_gone = |node: &NodeId| *node != self.node && !at_work.contains(node);

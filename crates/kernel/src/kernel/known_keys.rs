@@ -9,7 +9,7 @@ use std::sync::Arc;
 use mainspring_core::ApiKey;
 use parking_lot::Mutex;
 
-/// Keys that are kept. Beyond that, all are forgotten and read again.
+/// The maximum number of kept keys. When it is reached, all keys are dropped and read again.
 const MAX_KEYS: usize = 1_024;
 
 /// The hash of a key's secret.
@@ -26,13 +26,13 @@ struct State {
     forgotten: u64,
 }
 
-/// The time at which a key is read from the store.
+/// The number of calls of [`KnownKeys::forget`] before a key is read from the store.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ReadAt(u64);
 
 impl KnownKeys {
-    /// Finds a kept key; else returns the time of the read, which [`Self::keep`] needs for the key that the caller
-    /// reads from the store.
+    /// Finds a kept key. If there is none, the caller reads the key from the store and passes the returned [`ReadAt`]
+    /// to [`Self::keep`].
     pub(super) fn find(&self, hash: &Hash) -> Result<Arc<ApiKey>, ReadAt> {
         let state = self.0.lock();
         state.keys.get(hash).cloned().ok_or(ReadAt(state.forgotten))
@@ -50,7 +50,7 @@ impl KnownKeys {
         state.keys.insert(key.hash, key.clone());
     }
 
-    /// Forgets all keys, since one of them changes.
+    /// Forgets all keys, because one of them may have changed.
     pub(super) fn forget(&self) {
         let mut state = self.0.lock();
         state.keys.clear();

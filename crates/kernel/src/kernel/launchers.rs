@@ -1,4 +1,4 @@
-//! Agents to launch: templates of conversations. They belong to the org of their creator, whose members all use them.
+//! Agents to launch: templates of conversations. They belong to the org of their creator; all its members may use them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,15 +16,15 @@ use crate::store::{EdgeChange, EdgeRecord, StoreError};
 
 /// The kind of the stored records.
 const KIND: &str = "launcher";
-/// Agents to launch that an org may have.
+/// The maximum number of agents to launch per org.
 pub const LAUNCHERS_PER_ORG: usize = 1000;
 /// The longest template, in bytes.
 const MAX_BYTES: usize = 256 << 10;
 
-/// Orgs whose agents are known by name in memory. Beyond that, the org that was read first is forgotten.
+/// The maximum number of cached orgs. Beyond that, the org that was cached first is dropped.
 const MAX_ORGS: usize = 256;
 
-/// The names of the agents to launch of the orgs that were used last. The templates stay in the store.
+/// A cache of the ids and names of agents to launch, by org. The templates stay in the store.
 #[derive(Debug, Default)]
 pub(crate) struct LauncherHeads(VecDeque<(String, Arc<Vec<Head>>)>);
 
@@ -55,7 +55,7 @@ impl LauncherHeads {
 }
 
 impl Kernel {
-    /// Creates an agent to launch. `id` is the caller's name for the request: the same again gives the same agent.
+    /// Creates an agent to launch. `id` identifies the request: a request with the same `id` returns the same agent.
     pub async fn launcher_create(
         &self,
         caller: &Caller,
@@ -164,8 +164,8 @@ impl Kernel {
         }
     }
 
-    /// The agents of the caller's org, the newest first: from memory, or else from the store. The lock on `heads` keeps
-    /// writes away during the read.
+    /// Returns the agents of the caller's org, the newest first, from the cache or else from the store. The lock on
+    /// `heads` excludes writes during the read.
     async fn launcher_heads(
         &self,
         caller: &Caller,
@@ -213,7 +213,7 @@ impl Kernel {
         check(&template, &variables(&record.variables)).map_err(|bad| invalid(&bad))?;
         let body = serde_json::to_value(&record).unwrap_or_default();
         let put = EdgeRecord { kind: KIND, scope: scope(caller), id: record.agent_id.clone(), body };
-        // The names are read again, also after an unknown outcome.
+        // Drops the cached names before the write, so that they are read again whatever its outcome is.
         heads.forget(&put.scope);
         match self.shared.store.edge_write(&EdgeChange::Put(put)).await {
             // The outcome is unknown: look it up.
@@ -246,7 +246,7 @@ fn scope(caller: &Caller) -> String {
     }
 }
 
-/// The variables of a template, for its rules.
+/// Converts the declared variables of a template to the form that [`check`] takes.
 pub fn variables(declared: &[AgentVariable]) -> Vec<Variable<'_>> {
     let variable = |variable: &'_ AgentVariable| -> (bool, bool) {
         (variable.kind == AgentVariableType::CollectionId, variable.collection_content_type.is_some())

@@ -13,7 +13,7 @@ use super::pattern::MAX_PATTERN_BYTES;
 use super::rules::{Action, Rule, Verdict, first_match};
 use crate::error::Error;
 
-/// The most rules that a session has.
+/// The maximum number of rules of a session.
 pub const MAX_SESSION_RULES: usize = 64;
 
 /// The rules of one run, without those of its agent definition.
@@ -37,8 +37,8 @@ pub struct ServerRules {
 }
 
 impl Layers {
-    /// The layers of `run`. `otherwise` stands for the decisions of the adapter's permissions: where they deny, a session
-    /// allows nothing.
+    /// The layers of `run`. `otherwise` are the rules that express the adapter's permissions. If one of them denies,
+    /// only those rules of the session count that deny.
     pub fn of(
         server: &ServerRules,
         adapter: &[Rule],
@@ -74,8 +74,8 @@ impl Layers {
         &self.bounds
     }
 
-    /// The bounds of the runs that the run delegates: those of the run itself, and its own rules followed by `otherwise`,
-    /// the decisions of its permissions.
+    /// The bounds of the run's children: the bounds of the run itself, and a list of its own rules followed by
+    /// `otherwise`, the rules that express the permissions of its adapter.
     pub(crate) fn of_children(&self, definition: Vec<Rule>, otherwise: &[Rule]) -> Vec<Vec<String>> {
         let text = |rules: &[Rule]| rules.iter().map(ToString::to_string).collect::<Vec<_>>();
         let mut own = self.own(definition);

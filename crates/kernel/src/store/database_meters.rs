@@ -1,4 +1,4 @@
-//! Meters of a database that is a server of its own.
+//! Meters of a database that runs as a separate server.
 
 use crate::meters::COMMIT_SECONDS;
 
@@ -15,7 +15,7 @@ pub struct DatabaseMeters {
     pub batch_buckets: [u64; COMMIT_SECONDS.len() + 1],
     /// Total duration of the transactions of writers, in seconds.
     pub batch_seconds: f64,
-    /// Commits that these transactions held.
+    /// The number of commits in these transactions.
     pub batch_commits: u64,
     /// Age of the oldest open transaction that has written, in any database of the server, in seconds; 0 without one. Events
     /// that were committed after it began are not readable across sessions yet. `None` if the database does not answer.

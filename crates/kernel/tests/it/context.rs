@@ -1,4 +1,4 @@
-//! The context of a model call: what an execution continues with in memory is what the store has.
+//! The context of a model call: the messages that an execution has in memory equal the path in the store.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ fn texts(messages: &[(Point, Arc<Message>)]) -> Vec<String> {
     messages.iter().map(|(_, message)| message.text()).collect()
 }
 
-/// The texts of the context, after a comparison with the stored path.
+/// Returns the texts of the context. Checks that the context equals the stored path.
 async fn context(handle: &AttemptHandle) -> Vec<String> {
     let context = with_timeout(handle.context(None)).await.unwrap();
     let stored = with_timeout(handle.path(99)).await.unwrap();

@@ -108,7 +108,7 @@ async fn a_session_whose_end_cannot_be_stored_answers_and_ends_later() {
 
 #[tokio::test]
 async fn a_process_with_a_full_disk_stops_before_its_time_to_drain_has_passed() {
-    // The clock does not run ahead of the store in memory.
+    // The manual clock would run ahead of a store on the disk.
     let disk = Disk::memory();
     let (adapter, mut control) = puppet(&disk.store, PuppetBehavior::default());
     let world = World::with(disk.clone(), Options::default(), vec![adapter]).await;

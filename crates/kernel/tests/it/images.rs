@@ -100,7 +100,7 @@ async fn the_activity_and_usage_of_a_loaded_session_are_read_from_memory() {
         let seen = async || (view().await.live_status, view().await.usage.input_tokens);
         world.play("a", "usage 3 1").await;
         let run = world.play("a", "usage 4 1").await;
-        // The session has nothing left to write then.
+        // After this change, the session has nothing left to write.
         world.kernel.session_patch(&world.me, &by_key("a"), titled("mine")).await.unwrap();
         assert_eq!(seen().await, (LiveStatus::Idle, 7), "{}", world.disk.name);
         let store = &world.disk.store;
@@ -124,7 +124,7 @@ async fn the_text_of_a_loaded_run_is_read_from_memory() {
     for disk in every_store() {
         let world = World::on(disk).await;
         let run = world.play("a", r#"say one; tool add {"a":1,"b":2}; say two"#).await;
-        // The session has nothing left to write then.
+        // After this change, the session has nothing left to write.
         world.kernel.session_patch(&world.me, &by_key("a"), titled("mine")).await.unwrap();
         let store = &world.disk.store;
         let fence = store.lease_take(run.session, NodeId::from_random([0; 16])).await.unwrap();

@@ -1,4 +1,4 @@
-//! Lanes: agents without a process do not use up the workers, and are limited by themselves.
+//! Lanes: agents without a process do not use up the workers, and have a limit of their own.
 
 use mainspring_core::{RunId, RunStatus};
 use mainspring_kernel::Options;

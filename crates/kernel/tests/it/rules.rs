@@ -214,7 +214,7 @@ async fn a_child_stays_within_its_parents_rules_whatever_happens_to_its_session(
     let deeper = with_timeout(execution.handle.delegate(work("4", SessionTarget::default()))).await.unwrap();
     assert_eq!(deeper.run.options.bounds.len(), 2);
     check(&of_loose.next().await, "grandchild").await;
-    // An agent gives no rules.
+    // An agent cannot set the rules of a session.
     let new = NewSession { rules: texts(&["allow * * *"]), ..NewSession::default() };
     let own = work("5", SessionTarget { new, ..SessionTarget::default() });
     let refused = with_timeout(parent.handle.delegate(own)).await.unwrap_err().to_string();

@@ -86,7 +86,7 @@ fn word(random: &mut Random) -> String {
     (0..=random.below(6)).map(|_| letters[random.below(letters.len())]).collect()
 }
 
-/// Plays one run of the agent with text and tool calls. Returns the texts of its messages.
+/// Plays one run of the agent with text and tool calls. Returns the texts of the messages that end with a tool call.
 async fn perform(handle: &AttemptHandle, random: &mut Random, world: &World) -> Vec<String> {
     let mut said = vec![];
     for round in 0..=random.below(3) {
@@ -114,7 +114,8 @@ async fn perform(handle: &AttemptHandle, random: &mut Random, world: &World) -> 
     said
 }
 
-/// Reads the stream with random reconnects until the event at `end`.
+/// Reads the stream with random reconnects until `done` is set and everything before that is read. If `fresh` is true,
+/// begins with a snapshot, else at the start of the stream.
 async fn read(
     kernel: Kernel,
     world_me: mainspring_kernel::kernel::Caller,

@@ -24,7 +24,7 @@ async fn a_transcript_continues_an_earlier_one() {
         let known = Some(KnownPath { head: first.head, count: ids.len(), id: &id });
         let (same, _) = kernel.session_transcript(&owner, &by, known).await.unwrap();
         assert_eq!((same.kept, same.new.len(), same.position), (2, 0, first.position), "nothing has changed");
-        // More messages than the first page of a reader who has the first ones.
+        // More new messages than the first page holds for a reader that has an earlier transcript.
         for number in 0..12 {
             world.play("s", &format!("say {number}")).await;
         }
