@@ -54,7 +54,7 @@ pub enum Request {
     Query(Box<Query>),
     /// Stops a query: the named one, else the latest.
     Interrupt(Interrupt),
-    /// Invalidates the agent's own session of a key.
+    /// Invalidates the agent's own session that belongs to a session key.
     InvalidateSession(InvalidateSession),
     /// Announces the settings of later queries.
     Warmup(Warmup),
@@ -133,18 +133,18 @@ pub struct Query {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Interrupt {
-    /// By session.
+    /// The session of the query.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session_id: Option<String>,
-    /// By run.
+    /// The run of the query.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run_id: Option<String>,
-    /// By attempt.
+    /// The attempt of the query's run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attempt_id: Option<String>,
 }
 
-/// Invalidates the agent's own session of a key.
+/// Invalidates the agent's own session that belongs to a session key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct InvalidateSession {
@@ -241,7 +241,7 @@ pub struct ReplyLine {
 pub enum Reply<'a> {
     /// Mainspring is ready.
     Init {
-        /// Empty; hosts of version 1 expect it.
+        /// Always empty; hosts of version 1 expect the field.
         #[serde(default)]
         session_id: Cow<'a, str>,
     },
@@ -305,7 +305,7 @@ pub enum Reply<'a> {
     },
     /// The end of a query that failed, or a line that was not understood.
     Error {
-        /// For people.
+        /// The message for people.
         message: Cow<'a, str>,
         /// The codes.
         #[serde(flatten)]
@@ -316,11 +316,11 @@ pub enum Reply<'a> {
     },
     /// The outcome of an interrupt.
     CancelAck {
-        /// The request to stop is recorded.
+        /// True if the request to stop is recorded.
         accepted: bool,
-        /// The adapter was asked to stop.
+        /// True if the adapter was asked to stop.
         dispatch_attempted: bool,
-        /// The adapter confirmed.
+        /// True if the adapter has confirmed the request.
         adapter_acknowledged: bool,
         /// Why the request was not accepted.
         #[serde(flatten)]
@@ -367,7 +367,7 @@ pub enum Reply<'a> {
     AnswerAck {
         /// The question.
         wait_id: Cow<'a, str>,
-        /// The answer is recorded.
+        /// True if the answer is recorded.
         accepted: bool,
         /// Why the answer was refused.
         #[serde(flatten)]
@@ -383,7 +383,7 @@ pub enum Reply<'a> {
         /// Why the query is blocked.
         #[serde(flatten)]
         code: Option<Code<'a>>,
-        /// For people.
+        /// The message for people.
         message: Cow<'a, str>,
     },
     /// A reply of a newer mainspring that this reader does not know.
@@ -412,7 +412,7 @@ impl<'a> Reply<'a> {
         let mut line_ids = line_ids.clone();
         let mut no_attempt = None;
         if let Self::Result { .. } = self {
-            // A result has its own fields for these.
+            // A result has its own fields for these two ids.
             (line_ids.session_id, line_ids.adapter_session_id) = (None, None);
             no_attempt = (line_ids.run_id.is_some() && line_ids.attempt_id.is_none()).then_some(());
         }
@@ -491,12 +491,12 @@ fn encode(line: &impl Serialize) -> Vec<u8> {
     bytes
 }
 
-/// Reads an empty text as none.
+/// Reads an empty text as `None`.
 fn non_empty<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
     Ok(Option::<String>::deserialize(from)?.filter(|text| !text.is_empty()))
 }
 
-/// Reads the id of a session; `init` has an empty one.
+/// Reads the id of a session; `None` if it is not valid, such as the empty id of the reply `init`.
 fn session_id_or_none<'de, D: Deserializer<'de>>(from: D) -> Result<Option<SessionId>, D::Error> {
     Ok(Option::<String>::deserialize(from)?.and_then(|id| id.parse().ok()))
 }

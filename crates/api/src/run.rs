@@ -159,16 +159,16 @@ pub struct RunListQuery {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct CancelOutcome {
-    /// The request to stop is recorded.
+    /// True if the request to stop is recorded.
     pub accepted: bool,
     /// The run.
     pub run_id: RunId,
     /// The latest attempt of the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt_id: Option<AttemptId>,
-    /// The adapter was asked to stop.
+    /// True if the adapter was asked to stop.
     pub dispatch_attempted: bool,
-    /// The adapter confirmed.
+    /// True if the adapter has confirmed the request.
     pub adapter_acknowledged: bool,
     /// The run's status now.
     pub status: RunStatus,

@@ -11,7 +11,8 @@ pub struct NewWebhook {
     /// The address that events are posted to: `https`, or `http`.
     #[cfg_attr(feature = "schema", schema(min_length = 1, max_length = 2048))]
     pub url: String,
-    /// The types of the events, or their first words. If not given: those that concern a person.
+    /// The types of the events that are delivered, such as `run.failed`, or first words of types, such as `run`. If not
+    /// given: the types of events that concern a person.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub types: Option<Vec<String>>,
 }
@@ -35,7 +36,7 @@ pub struct MadeWebhook {
 pub struct WebhookDelivery {
     /// True if the receiver has accepted the event.
     pub delivered: bool,
-    /// Why it was not delivered. Absent if it was.
+    /// Why the event was not delivered. Absent if it was delivered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
@@ -48,7 +49,7 @@ pub struct DeadLetterQuery {
     /// The number of dead letters; 50 if not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
-    /// Only those after the event with this cursor: the `next` of the previous page.
+    /// Lists only dead letters after the event with this cursor: the `next` of the previous page.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", param(maximum = 9_223_372_036_854_775_807_i64))]
     pub after: Option<u64>,
