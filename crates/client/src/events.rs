@@ -75,7 +75,8 @@ impl Events {
         self
     }
 
-    /// Connects now instead of with the first item, so that display-only items are received from here on.
+    /// Connects now instead of at the first call of [`Self::next`], so that display-only items are received from now
+    /// on.
     pub async fn connect(&mut self) -> Result<(), Error> {
         self.frames.ensure_connected(self.position).await
     }
@@ -85,19 +86,20 @@ impl Events {
         self.position
     }
 
-    /// Returns the history that the position is of, to be stored with it.
+    /// Returns the history that the position belongs to. Store it together with the position.
     pub fn history(&self) -> Option<&str> {
         self.frames.history.as_deref()
     }
 
-    /// Sets the history in which the position was read. If another history has taken its place, the stream begins with
-    /// a reset.
+    /// Sets the history in which the position was read. If the server has another history now, the stream begins with a
+    /// reset.
     pub fn in_history(mut self, history: Option<String>) -> Self {
         self.frames.history = history;
         self
     }
 
-    /// Waits for the next item; `None` once the run has ended or the session is deleted. Cancel-safe.
+    /// Waits for the next item; `None` once the run has ended, the session is deleted, or an error that is not
+    /// retryable was returned. Cancel-safe.
     pub async fn next(&mut self) -> Option<Result<Item, Error>> {
         while !self.ended {
             if let Some(run) = self.run.filter(|_| std::mem::take(&mut self.may_have_ended))

@@ -47,7 +47,7 @@ pub enum Freshness {
     /// No status was received yet.
     #[default]
     Unknown,
-    /// The statuses are those of mainspring now.
+    /// The statuses are up to date.
     Current,
     /// The statuses are those of the last connection. Later changes are unknown.
     Stale {
@@ -192,7 +192,7 @@ async fn follow_connection(
         if let Some(undescribed) = undescribed {
             match client.session_get(&undescribed.to_string()).await {
                 Ok(session) => shared.change(|statuses, _| statuses.record_session(&session)),
-                // The session was deleted in the meantime; its event follows.
+                // The session was deleted in the meantime; the event of its deletion follows.
                 Err(error) if error.is_not_found() => {}
                 Err(error) => return Err(error),
             }

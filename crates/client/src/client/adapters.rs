@@ -14,7 +14,7 @@ impl Client {
         self.get(&["v1", "adapters"], &()).await
     }
 
-    /// Lists the login methods that an adapter's agent has named. An agent names them once it has been started.
+    /// Lists the login methods that an adapter's agent has reported. An agent reports them once it has been started.
     pub async fn login_list(&self, adapter: &str) -> Result<Vec<AuthMethod>, Error> {
         self.get(&["v1", "adapters", adapter, "logins"], &()).await
     }

@@ -25,7 +25,7 @@ impl Client {
         self.read(self.send(if_version(with_json(request, change)?, version)).await?).await
     }
 
-    /// Adds a tool that the caller executes to the later runs of a session, or replaces the one of its name.
+    /// Adds a tool that the caller executes to the later runs of a session, or replaces the tool with that name.
     pub async fn session_tool_put(
         &self,
         session: &str,
