@@ -1,4 +1,4 @@
-//! The secret of a cluster, and what the servers of the cluster make of it.
+//! The secret of a cluster, and the token and the keys that its servers derive from the secret.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use secrecy::zeroize::Zeroizing;
 
 use crate::node::NodeError;
 
-/// The fewest bytes of a secret.
+/// The minimum length of a secret, in bytes.
 const MIN_SECRET_BYTES: usize = 16;
 /// Separates the token from other values that are made of the secret.
 #[cfg(feature = "postgres")]
@@ -19,19 +19,20 @@ const PEER_CONTEXT: &str = "mainspring 2026-11-18 requests between the servers o
 #[cfg(feature = "postgres")]
 const SETTINGS_CONTEXT: &str = "mainspring 2026-11-18 digests of the settings of the servers of a cluster";
 
-/// Makes the token of all servers of a cluster from their secret, so that a client may use any of them.
+/// Derives the token of all servers of a cluster from their secret, so that a client may use any of them.
 #[cfg(feature = "postgres")]
 pub(crate) fn shared_token(file: &Path) -> Result<Zeroizing<String>, NodeError> {
     let key = derived(file, TOKEN_CONTEXT)?;
     Ok(Zeroizing::new(blake3::Hash::from_bytes(*key).to_hex().to_string()))
 }
 
-/// Makes the key by which the servers of a cluster know each other. No client gets it.
+/// Derives the key with which a server proves that its requests come from a server of the cluster. No client has the
+/// key.
 pub(crate) fn peer_key(file: &Path) -> Result<PeerKey, NodeError> {
     Ok(PeerKey::new(*derived(file, PEER_CONTEXT)?))
 }
 
-/// Makes the key of the digests of settings.
+/// Derives the key of the digests of settings.
 #[cfg(feature = "postgres")]
 pub(crate) fn settings_key(file: &Path) -> Result<Zeroizing<[u8; 32]>, NodeError> {
     derived(file, SETTINGS_CONTEXT)

@@ -1,8 +1,8 @@
 //! Copies the data of one state directory or PostgreSQL into another, with the bytes of artifacts.
 //!
-//! The bytes of artifacts are files of a state directory: of the directory that is copied, or of the configured one for a
-//! PostgreSQL. They are copied only if the two directories differ. Other files (configuration, token, provider keys, audit
-//! log) stay where they are.
+//! The bytes of artifacts are files of a state directory: of the directory that is copied, or of the configured one for
+//! a PostgreSQL. They are copied only if the two directories differ and no object store is configured. Other files
+//! (configuration, token, provider keys, audit log) stay where they are.
 
 use std::fs::{self, File};
 use std::io;
@@ -71,7 +71,7 @@ pub fn copy(
     }
     let _owned = [source.lock(now)?, target.lock(now)?];
     let (here, there) = (&source.state_dir, &target.state_dir);
-    // Both sides read the bytes of an object store.
+    // With an object store, both sides use the same bytes.
     let copies_bytes = config.artifact_store.url.is_none() && !is_same(here, there);
     let mut steps = |step: CopyStep<'_>| {
         progress(step);
@@ -118,7 +118,7 @@ impl Side {
         }
     }
 
-    /// Takes the directory, if the database is in it.
+    /// Locks the directory, if the database is in it.
     fn lock(&self, now: Time) -> Result<Option<StateDir>, StateDirError> {
         let open = || StateDir::open(&self.state_dir, now, Ids::system().node());
         self.is_locked.then(open).transpose()
@@ -134,7 +134,7 @@ fn is_same(one: &Path, other: &Path) -> bool {
     real(one) == real(other)
 }
 
-/// Copies the bytes of an artifact, unless the target has them. Bytes of an interrupted copy are kept.
+/// Copies the bytes of an artifact, unless the target has them already, such as from an interrupted copy.
 pub(crate) fn blob_copy(from: &Path, to: &Path, hash: &str) -> Result<(), CopyError> {
     let (source, target) = (from.join(blob_path(hash)), to.join(blob_path(hash)));
     let failed = |path: &Path, source: io::Error| CopyError::Io { path: path.to_owned(), source };

@@ -83,7 +83,7 @@ fn place_in_directory(config: &Config, draft: &Path) -> io::Result<()> {
     folder_sync(&config.database())
 }
 
-/// Copies the database of a backup into an empty PostgreSQL, and the contents of artifacts beside those that are there.
+/// Copies the database of a backup into an empty PostgreSQL, and the bytes of its artifacts into the state directory.
 fn place_in_postgres(
     config: &Config,
     url: &str,
@@ -106,7 +106,7 @@ fn place_in_postgres(
     place_audit(config, draft).map_err(BackupError::io(&config.state_dir))
 }
 
-/// Moves the audit log to its place. An existing log stays, and is continued instead.
+/// Moves the audit log to its place. If there is a log already, that log stays and is continued.
 fn place_audit(config: &Config, draft: &Path) -> io::Result<()> {
     let audit = draft.join("audit");
     if !exists(&audit) {

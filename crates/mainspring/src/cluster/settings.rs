@@ -1,4 +1,4 @@
-//! The settings that have to be the same on all servers of a cluster. Each server announces its own.
+//! The settings that have to be the same on all servers of a cluster. Each server announces its values.
 //!
 //! A few numbers and switches are announced as values, which other servers and people see. The others may hold secrets
 //! and are announced as keyed digests, which cannot be computed without the secret of the cluster.
@@ -100,7 +100,7 @@ fn is_named(key: &str, names: &[&str]) -> bool {
     names.iter().any(|name| key == *name || (name.ends_with('.') && key.starts_with(name)))
 }
 
-/// Makes the announcement of a server. `key` is made of the secret of the cluster.
+/// Makes the announcement of a server. `key` is derived from the secret of the cluster.
 pub(super) fn announced(config: &Config, key: &[u8; 32]) -> AnnouncedSettings {
     let mut digests = Digests { key, settings: AnnouncedSettings::default() };
     for setting in SETTINGS {
@@ -108,7 +108,7 @@ pub(super) fn announced(config: &Config, key: &[u8; 32]) -> AnnouncedSettings {
             digests.settings.fixed.insert(setting.key.into(), setting.value(config).to_string());
         }
     }
-    // Servers with different secrets refuse each other's requests. A part of a digest gives nothing away.
+    // Servers with different secrets refuse each other's requests. A part of a digest reveals nothing about the secret.
     digests.settings.fixed.insert(SECRET.into(), digests.of("secret")[..8].to_owned());
     for (group, names) in GROUPS {
         let of_group = SETTINGS.iter().filter(|setting| is_named(setting.key, names));

@@ -60,8 +60,8 @@ macro_rules! settings {
             pub models: ModelsConfig,
             /// The goal types of every owner, besides those that are built in.
             pub goal_types: Vec<GoalType>,
-            /// The file that the settings came from, unless its changes need to be trusted first. No confined agent may
-            /// write it.
+            /// The file that the settings came from; `None` for the file of a folder, whose changes have no effect
+            /// until they are trusted. No confined agent may write the file.
             pub config_file: Option<PathBuf>,
         }
 
@@ -431,7 +431,8 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Returns the permits that all servers share, by [`PermitPool`]; `None` for a pool that each server has of its own.
+    /// Returns the number of permits that all servers share, indexed by `PermitPool`; `None` for a pool that is not
+    /// shared.
     pub fn permit_limits(&self) -> [Option<usize>; 2] {
         [self.max_workers, self.max_in_process_runs].map(|limit| (self.spread && limit > 0).then_some(limit))
     }

@@ -1,8 +1,8 @@
 //! Trust in the `mainspring.toml` of a folder.
 //!
 //! A folder may come from a stranger, and its file names commands to run and servers that get keys. So the file of the
-//! current folder is read only if a person has trusted it. The record of that is in the user's configuration folder: a
-//! file per trusted path, named by the hash of the path, with the hash of the trusted content.
+//! current folder is read only if a person has trusted it. Trust is recorded in the user's configuration folder: a file
+//! per trusted path, named by the hash of the path, with the hash of the trusted content.
 //!
 //! Invariant: the content that is used or shown is the content that is hashed; it is read once.
 
@@ -100,7 +100,7 @@ pub struct TrustStore {
 /// One record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct TrustRecord {
-    /// The trusted file, for people: the record's name identifies it.
+    /// The path of the trusted file, for people. The name of the record, a hash of the path, identifies the file.
     path: String,
     /// The hash of the trusted content.
     hash: String,

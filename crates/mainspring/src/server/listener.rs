@@ -10,8 +10,8 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-/// Answers requests for a TCP address: with the one that the server has, or with a new one on a free port that only this
-/// machine reaches. There is at most one.
+/// Answers requests for a TCP address: with the address that the server has, else with a new address on a free port
+/// that only this machine reaches. At most one new address is opened.
 pub(super) struct Opener {
     pub(super) address: Option<SocketAddr>,
     pub(super) is_tls: bool,
