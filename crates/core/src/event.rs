@@ -336,8 +336,8 @@ bodies! {
     "store.failed" => StoreFailed { code: String, message: String }
     /// The store can be written again. Never stored.
     "store.recovered" => StoreRecovered {}
-    /// An event is stored and cannot be read, or the message or tool result that it announces. Never stored: it takes the
-    /// place of the event.
+    /// A stored event cannot be read, or the message or tool result that it announces. This event is sent in its place
+    /// and never stored.
     "event.damaged" => EventDamaged {
         #[serde(default, skip_serializing_if = "Option::is_none")] event_type: Option<String>,
         #[serde(default, skip_serializing_if = "Option::is_none")] message_id: Option<MessageId>,
@@ -427,7 +427,7 @@ bodies! {
     "goal.rejected" => GoalRejected { goal_id: GoalId, goal_type: String, tool_use_id: String, error: Failure }
     /// The agent achieved a goal: it reported a value that fits.
     "goal.achieved" => GoalAchieved { goal_id: GoalId, goal_type: String, tool_use_id: String, value: Value }
-    /// The run ends without a goal.
+    /// A goal failed: the run ends without its value.
     "goal.failed" => GoalFailed { goal_id: GoalId, goal_type: String, error: Failure }
     /// The agent ended its turn with pending goals and was reminded of them.
     "goals.reminded" => GoalsReminded { goal_ids: Vec<GoalId>, reminder_no: u32, max_reminders: u32 }
@@ -556,7 +556,7 @@ impl Body {
         }
     }
 
-    /// True for types that change the goals of a run. The end of a run changes them through `goal.failed`, a retry by itself.
+    /// True for types that change the goals of a run: the `goal` types, and the type with which a retry queues the run.
     pub const fn changes_goals(&self) -> bool {
         matches!(
             self,
