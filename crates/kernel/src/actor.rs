@@ -105,7 +105,7 @@ pub(crate) struct Actor {
 }
 
 impl Actor {
-    /// Makes the actor of a stored session, or of a new one which its first commit creates.
+    /// Makes the actor of a stored session, or of a new session, which the actor's first commit stores.
     pub(crate) fn new(
         shared: Arc<Shared>,
         fence: Fence,

@@ -45,7 +45,7 @@ pub enum Record {
         decision: Approval,
         /// The grant that decided.
         grant: Option<GrantId>,
-        /// The one who decided.
+        /// The party that decided.
         by: Decider,
         /// The reply to the agent.
         told: Option<String>,
