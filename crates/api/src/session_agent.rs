@@ -85,8 +85,8 @@ pub enum AgentSource {
     Server,
 }
 
-/// Changes of the agent of an idle session, all or none. An absent key stays as it is; a key that is given replaces the
-/// whole of what it names, and null clears it.
+/// Changes of the agent of an idle session, all or none. A field that is absent changes nothing. A field that is given
+/// replaces the whole setting of that name; null clears the setting.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -119,8 +119,8 @@ pub struct AgentChange {
     )]
     #[cfg_attr(feature = "schema", schema(value_type = Option<Vec<ClientTool>>))]
     pub tools: Option<Option<Vec<ClientTool>>>,
-    /// The conversation. It becomes a new path from a new root; the messages that there are stay in the tree. It must be
-    /// empty or end with an answer that calls no tools.
+    /// The conversation. It becomes a new path from a new root; the earlier messages stay in the tree. It must be empty
+    /// or end with an answer that calls no tools.
     #[serde(
         default,
         deserialize_with = "crate::request::messages_or_null",

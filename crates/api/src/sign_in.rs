@@ -74,8 +74,8 @@ pub struct OidcSignIn {
     pub authorization_endpoint: Option<String>,
 }
 
-/// The answer of an identity provider to a browser. The address that it was sent to is the Origin of this request and
-/// a slash.
+/// The answer of an identity provider to a browser. The redirect address of the sign-in must be the Origin of this
+/// request followed by a slash.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
