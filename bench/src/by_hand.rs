@@ -1,5 +1,5 @@
-//! The rows of a turn, written by hand: the floor of a turn and of an accepted prompt. The same rows, schema and settings,
-//! each transaction synced, and nothing else.
+//! The rows of a turn, written by hand: the least time that a turn and an accepted prompt can take. The same rows, schema
+//! and settings, each transaction synced, and nothing else.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -125,7 +125,8 @@ async fn posts(
     (times.len() as f64 / begin.elapsed().as_secs_f64(), times)
 }
 
-/// A whole turn by a client with one connection that waits for the result, against one in a process of its own.
+/// Measures a whole turn by a client with one connection that waits for the result, against a turn in this process
+/// without HTTP.
 async fn turns(ours: &Server, session: SessionId, table: &mut Table) {
     let folder = world::Folder::new();
     let store = world::store(&folder.file("in-process.sqlite3"));
@@ -229,7 +230,7 @@ async fn rate(server: &Server, path: &str) -> f64 {
     count as f64 / begin.elapsed().as_secs_f64()
 }
 
-/// The program as users run it: the time until it answers, and its memory then.
+/// Measures the program as users run it: the time until it listens, and its memory at that moment.
 fn daemon(runtime: &Runtime, table: &mut Table) {
     let folder = world::Folder::new();
     let (full, empty, bare) = (folder.file("full"), folder.file("empty"), folder.file("bare.sqlite3"));

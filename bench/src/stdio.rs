@@ -137,7 +137,8 @@ impl Host {
         serde_json::from_str(&line).unwrap_or_default()
     }
 
-    /// Reads to the end of `queries` queries of `deltas` deltas each. Returns the number of lines.
+    /// Reads to the end of `queries` queries of `deltas` deltas each; 0 deltas mean that the text is not checked.
+    /// Returns the number of lines.
     fn read_text(&mut self, queries: usize, deltas: usize) -> usize {
         let (mut bytes, mut ends, mut lines) = (0, 0, 0);
         let mut line = String::new();

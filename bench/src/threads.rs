@@ -63,7 +63,7 @@ fn is_working(delta: &Value) -> bool {
     delta["status"] == "roboto_turn"
 }
 
-/// The token of a reader that has all of a thread that is not worked on.
+/// Reads a thread until it is at rest, and returns the token of a reader that has read all of it.
 async fn caught_up(client: &mut Client, thread: &str) -> String {
     let mut held = delta(client, thread, "").await;
     while is_working(&held) {
@@ -157,12 +157,12 @@ async fn many(server: &Server, table: &mut Table) {
     let mut client = Client::open(server.port, &server.token).await;
     let (thread, key) = session(&mut client).await;
     let mut clients = Vec::with_capacity(polls);
-    // Fewer at once than wait to be accepted: the system drops the others.
+    // Opens fewer at once than may wait to be accepted: the system would drop the others.
     while clients.len() < polls {
         let some =
             (0..OPENED_AT_ONCE.min(polls - clients.len())).map(|_| Client::open(server.port, &server.token));
         clients.extend(futures_util::future::join_all(some).await);
-        // Its answer shows that all before it were accepted.
+        // The answer to the last client shows that all clients before it were accepted.
         if let Some(last) = clients.last_mut() {
             last.get("/health").await;
         }

@@ -17,7 +17,7 @@ pub(crate) const OWNER: &str = "ada";
 
 static SCALE: OnceLock<f64> = OnceLock::new();
 
-/// Sets the part of their size that large benchmarks have.
+/// Sets the scale of large benchmarks: the fraction of their full size.
 pub(crate) fn set_scale(part: f64) {
     SCALE.set(part).unwrap();
 }
@@ -54,7 +54,8 @@ pub(crate) async fn kernel(store: Arc<SqliteStore>) -> Kernel {
     start(store, Options::default()).await
 }
 
-/// A kernel of a server that acts for an owner of its own, so that all others share it.
+/// Starts a kernel that acts for an owner of its own, so that every other owner gets only a share of its
+/// pools.
 pub(crate) async fn shared_kernel(store: Arc<SqliteStore>) -> Kernel {
     start(store, Options { owner: Some("server".into()), ..Options::default() }).await
 }

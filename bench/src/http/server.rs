@@ -135,7 +135,7 @@ struct Bare {
     /// Made with the first prompt: a server that has just started has no sessions.
     writer: OnceLock<Mutex<ByHand>>,
     readers: Vec<Mutex<Connection>>,
-    /// The frames of the last broadcast.
+    /// Sends the frames of a broadcast to its readers.
     frames: broadcast::Sender<Bytes>,
 }
 

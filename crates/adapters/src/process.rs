@@ -84,12 +84,12 @@ const RUNTIME_DIR_VARIABLE: &str = "XDG_RUNTIME_DIR";
 /// How to start an agent process.
 #[derive(Debug, Clone)]
 pub struct Launch {
-    /// The guard's command; `--grace-ms N -- COMMAND…` is appended to it. With `--confine JSON -- COMMAND…` it is the
-    /// confiner's.
+    /// The guard's command; `--grace-ms N -- COMMAND…` is appended to it. With `--confine JSON -- COMMAND…` appended, it is
+    /// the command of the confiner.
     pub guard: Vec<OsString>,
     /// The agent's command.
     pub command: Vec<String>,
-    /// Additional variables of its environment.
+    /// Additional variables of the agent's environment.
     pub env: Vec<(String, String)>,
     /// Names of further variables to copy from mainspring's own environment.
     pub pass_env: Vec<String>,
@@ -103,8 +103,8 @@ pub struct Launch {
     pub name: String,
     /// Receives the standard error.
     pub log: Log,
-    /// The sandbox of its processes; `None` if they are not confined. A confined process also has a temporary folder of its
-    /// own.
+    /// The sandbox of the agent's processes; `None` if they are not confined. A confined agent also has a temporary folder
+    /// of its own.
     pub sandbox: Option<ProcessSandbox>,
     /// The processes that the guard ends.
     pub supervision: Supervision,
@@ -113,7 +113,7 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// The value of [`MARK_VARIABLE`] in its processes.
+    /// The value of [`MARK_VARIABLE`] in the agent's processes.
     pub fn mark(&self) -> String {
         mark(&self.scope, &self.name)
     }
@@ -372,8 +372,8 @@ impl Process {
             _ = self.ended() => {}
             () = self.clock.sleep_for(timeout_ms) => return Death::Unproven,
         }
-        // These signals, of mainspring and of its terminal, end a guard only before it has installed its handlers, and then
-        // it has started nothing yet.
+        // Mainspring and its terminal send these signals. They end only a guard that has not installed its handlers yet,
+        // and such a guard has started no process.
         let early = [Signal::QUIT, Signal::TERM, Signal::INT, Signal::HUP].map(Signal::as_raw);
         let ended_itself = self.ended.borrow().is_some_and(|status| {
             status.code().is_some() || status.signal().is_some_and(|signal| early.contains(&signal))
@@ -468,7 +468,7 @@ fn command(launch: &Launch, confined: Option<(Confinement, &TemporaryFolder)>) -
     command.envs(launch.env.iter().cloned()).envs(switches.into_iter().flatten());
     command.env("PWD", &launch.cwd).env(MARK_VARIABLE, launch.mark());
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    // The guard leaves the process group by itself: it makes a session of its own.
+    // The guard itself leaves the process group: it makes a session of its own.
     Ok(command)
 }
 
@@ -494,9 +494,9 @@ fn is_allowed(name: Option<&str>, passed: &[String]) -> bool {
 /// Forwards signals to the guard until it ends. Only this task signals and reaps the guard, so no signal can reach
 /// another process that reuses its pid.
 ///
-/// A signal is sent again until the guard has ended. A program that ignores a signal starts others that ignore it, too, and
-/// a shell starts a job in the background with SIGQUIT ignored. A guard that mainspring starts there loses the signals that
-/// arrive before it has installed its handlers.
+/// A signal is sent again until the guard has ended. A process inherits the signals that its parent ignores, and a shell
+/// starts a background job with SIGQUIT ignored. If mainspring is such a job, a guard loses the signals that arrive before
+/// it has installed its handlers.
 async fn supervise(
     mut guard: Child,
     mut signals: mpsc::UnboundedReceiver<Signal>,
@@ -523,7 +523,7 @@ async fn supervise(
             }
             () = guard_clock.sleep_for(RESEND_INTERVAL_MS), if sent.is_some() => sent.unwrap_or(Signal::QUIT),
         };
-        // A tree that is being killed is not stopped any more.
+        // A later request to stop the tree does not replace a kill.
         let signal = if sent == Some(Signal::QUIT) { Signal::QUIT } else { signal };
         sent = Some(signal);
         if let Some(pid) = guard.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)) {

@@ -114,7 +114,7 @@ impl Prices {
         self.configured(provider, model).or_else(|| built_in(model))
     }
 
-    /// Returns the same price in its public form.
+    /// Returns the price that [`Self::get`] returns, in its public form.
     pub fn describe(&self, provider: &str, model: &str) -> Option<ModelPrice> {
         let configured = self.configured(provider, model);
         let as_of = configured.is_none().then(|| PRICES_AS_OF.to_owned());

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::output::{DIM, GREEN, RED, YELLOW, excerpt, format_clock};
 use super::tree::format_blocks;
 
-/// Characters of a text that are shown.
+/// The maximum number of characters of a text that are shown.
 const TEXT_CHARS: usize = 200;
 
 /// Formats an event on one line: its time, its type and what happened.

@@ -78,7 +78,7 @@ pub(super) async fn follow_run(
     }
 }
 
-/// Waits until the runs accepted by an earlier process have ended; Ctrl-C leaves the rest queued.
+/// Waits until all accepted runs have ended, such as those of guests; Ctrl-C leaves the rest queued.
 ///
 /// `close` stops accepting work; work accepted before that is completed too.
 pub(super) async fn drain_accepted(

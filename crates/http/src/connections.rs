@@ -4,10 +4,11 @@
 //! accepted ─▶ idle ──request──▶ busy ──response──▶ answering ──sent──▶ idle
 //! ```
 //!
-//! At the limit a new connection takes the place of the one that has been idle longest: one without a request yet, or
-//! between two requests. If none is idle, it takes the place of the response that has made no progress for longest,
-//! which its client does not read. A request that is handled is never interrupted. A client that was dropped connects
-//! again.
+//! At the limit, a new connection takes the place of the connection that has been idle longest: it has sent no
+//! request yet, or is between two requests. If no connection is idle, the new one takes the place of the connection
+//! whose response has made no progress for longest, because its client does not read. At the limit of its address, a
+//! new connection takes only the place of an idle connection of that address. A request that is handled is never
+//! interrupted. A client whose connection was dropped connects again.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -33,7 +34,7 @@ pub struct Connections(Arc<Shared>);
 struct Shared {
     limits: HttpLimits,
     dropped: AtomicU64,
-    /// The moment of the last new connection. Read for every frame of a stream, which must not take the lock.
+    /// The moment of the last new connection. Outside the table: every frame of a stream reads it, without the lock.
     last_opened: AtomicU64,
     table: Mutex<Table>,
 }
@@ -59,7 +60,7 @@ impl Peer for SocketAddr {
     fn counted(&self) -> Option<IpAddr> {
         let ip = self.ip().to_canonical();
         match ip {
-            // A proxy on this machine, and everybody who works on it.
+            // The peer is a proxy on this machine, or a user of this machine.
             _ if ip.is_loopback() => None,
             IpAddr::V4(_) => Some(ip),
             // A client has a whole network of addresses.
@@ -125,7 +126,7 @@ pub(super) struct Connection {
 }
 
 impl Connections {
-    /// Adds a connection of `address`; none if there is no room, and no connection that could make some.
+    /// Adds a connection of `address`. Returns `None` if there is no room, and no connection can make room.
     pub(super) fn open(&self, address: Option<IpAddr>) -> Option<Connection> {
         let mut table = self.0.table.lock();
         let HttpLimits { connections, connections_per_address, .. } = self.0.limits;
@@ -156,7 +157,7 @@ impl Connections {
         self.0.table.lock().open.len()
     }
 
-    /// The number of connections that made room for others, or found none.
+    /// The number of connections that made room for others, or found no room.
     pub(super) fn dropped(&self) -> u64 {
         self.0.dropped.load(Ordering::Relaxed)
     }
@@ -240,7 +241,7 @@ impl Table {
         }
     }
 
-    /// Removes the traces of a state.
+    /// Removes the entries in the other collections that a connection has because of its state.
     fn forget(&mut self, id: u64, state: State, address: Option<IpAddr>) {
         match state {
             State::Idle(moment) => {
@@ -337,7 +338,7 @@ mod tests {
         drop(other);
         let b = connections.open(None).unwrap();
         b.answering();
-        // The response of d is older than that of a, but is read.
+        // The response of d is older than that of a, but its client reads it.
         d.progress();
         let e = connections.open(None).unwrap();
         assert!(

@@ -1,8 +1,8 @@
 //! The HTTP/1 server: accepts connections, limits their number and their headers and shuts them down gracefully.
 //!
 //! Requests over the limits never reach a handler. Too many or too long headers are answered with 431 and the connection
-//! is closed; a connection whose headers do not arrive in time is closed without a response, from its first byte on and
-//! between two requests.
+//! is closed. A connection whose headers do not arrive in time is closed without a response: the time runs from the start
+//! of the connection, and again after each response.
 
 use std::convert::Infallible;
 use std::pin::Pin;

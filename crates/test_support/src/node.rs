@@ -37,7 +37,7 @@ pub struct TestNode {
     pub stop: CancellationToken,
     router: Router,
     limits: HttpLimits,
-    /// Holds the bytes of artifacts, and the database if there is one.
+    /// Holds the bytes of artifacts, the audit log, and the database if there is one.
     dir: TempDir,
 }
 

@@ -1,8 +1,8 @@
 //! The client's side of ACP: file and terminal requests of agents. They are offered only if some rule can allow them.
 //!
 //! The policy decides every request, as `fs read`, `fs write` or `terminal run`, and the decision is recorded. Paths
-//! must be inside the session's folder after resolving links, and never inside the state directory. The agent's own process can reach more than that; these
-//! checks cover only what mainspring does on its behalf.
+//! must be inside the session's folder after resolving links, and never inside the state directory. These checks cover
+//! only what mainspring does on the agent's behalf: the agent's own process may reach other paths.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -229,8 +229,8 @@ impl ClientServices {
         Ok(blocking(move || workspace.write(&path, &content)).await.map(|()| json!({})))
     }
 
-    /// Locates a file and decides whether the operation is allowed; `written` is the text to write. Returns its resolved
-    /// path.
+    /// Locates a file and decides whether the operation is allowed; `written` is the text to write. Returns the resolved
+    /// path of the file.
     async fn permit_file(
         &self,
         operation: &str,
@@ -288,7 +288,7 @@ impl ClientServices {
         Ok(Err(Error::new(ErrorCode::INVALID_REQUEST, message)))
     }
 
-    /// Refuses a command after the turn, whose end kills every terminal.
+    /// Refuses a command once the turn has ended: the end of a turn kills every terminal.
     async fn within_turn(&self, action: &Action) -> Result<Result<(), Error>, HandleError> {
         if self.0.attempt.may_ask() {
             return Ok(Ok(()));
@@ -311,7 +311,7 @@ impl ClientServices {
         };
         let action = action("terminal", "run", terminal::resource(&request));
         if !self.0.rules.admits_everything(&action) {
-            // A person, or a rule that names a program, allows that program. A variable could make it run another one.
+            // A person or a rule allows only this program. An environment variable could make it run another program.
             request.env.retain(|variable| terminal::is_harmless_variable(&variable.name));
         }
         let env: Vec<Value> =

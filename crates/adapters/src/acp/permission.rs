@@ -10,7 +10,8 @@ use serde_json::Value;
 use super::tool_call::location;
 use crate::driver::excerpt;
 
-/// The requested action in the terms of the policy's rules: `tool KIND TITLE`. Both are as the agent reports them.
+/// The requested action in the terms of the policy's rules: `tool KIND TITLE`, with the kind and the title that the
+/// agent reports.
 pub(super) fn act(request: &RequestPermissionRequest) -> Action {
     let fields = &request.tool_call.fields;
     let kind = fields.kind.and_then(kind_name).unwrap_or("other");

@@ -217,7 +217,7 @@ impl<'a> AcpTurn<'a> {
         let result = match result {
             Ok(result) => result,
             Err(CallError::Disconnected) => {
-                // Completes the log, of which the failure has the end.
+                // Completes the log: the message of the failure contains its end.
                 self.turn.worker.disconnected().await;
                 return self.fail_disconnected(inbound).await;
             }

@@ -31,11 +31,11 @@ pub struct AgentOptions {
     pub name: String,
     /// The guard's command.
     pub guard: Vec<OsString>,
-    /// Identifies this mainspring instance. After a crash, the next one finds leftover processes by it.
+    /// Identifies this mainspring instance. After a crash, the next instance finds leftover processes by this scope.
     pub scope: String,
     /// The agent's command.
     pub command: Vec<String>,
-    /// Additional variables of its environment.
+    /// Additional variables of the agent's environment.
     pub env: Vec<(String, String)>,
     /// Names of further variables to copy from mainspring's own environment.
     pub pass_env: Vec<String>,
@@ -57,17 +57,17 @@ pub struct AgentOptions {
     pub permissions: Permissions,
     /// Exceptions to `permissions`. Only for agents that say what they want to do.
     pub rules: Vec<Rule>,
-    /// When its log is kept.
+    /// When the agent's log is kept.
     pub keep_log: KeepLog,
     /// The model of runs that name none. `None` leaves the choice to the agent.
     pub model: Option<String>,
     /// The agent's models by the names of logical profiles.
     pub profiles: BTreeMap<String, String>,
-    /// How its processes are confined.
+    /// How the agent's processes are confined.
     pub sandbox: SandboxOptions,
-    /// The processes that its guards end.
+    /// The processes that the agent's guards end.
     pub supervision: Supervision,
-    /// How its calls are answered.
+    /// How the agent's calls are answered.
     pub relay: RelayOptions,
 }
 
@@ -86,7 +86,7 @@ pub(crate) trait LoginDialect: Dialect {
     /// The authentication methods the agent offers; empty before its first process.
     fn auth_methods(&self) -> Vec<AuthMethod>;
 
-    /// Authenticates with one of these methods in a separate process. Processes started later use it as well.
+    /// Authenticates with one of these methods in a separate process. Processes that start later are authenticated, too.
     fn authenticate(
         &self,
         launch: &Launch,
@@ -108,9 +108,9 @@ pub(crate) trait Dialect: Send + Sync + Sized + 'static {
     const STEERS: bool;
     /// When the agent reports the usage of a turn.
     const USAGE_REPORTS: UsageReports;
-    /// Whether the agent opens the file that a native id names. A caller does not choose such an id.
+    /// Whether a native id can be a path, which the agent opens as its session. A caller may not adopt such an id.
     const NATIVE_IS_PATH: bool = false;
-    /// Whether every agent process that lives on keeps the prompt of a cancelled turn.
+    /// Whether a process that survives a cancelled turn is sure to remember the prompt of that turn.
     const KEEPS_CANCELLED: bool;
 
     /// Returns the driver's login; `None` if these agents need no authentication.
@@ -192,17 +192,17 @@ pub(crate) trait AgentWorker: PooledWorker {
     fn process(&self) -> &Process;
     /// The name and version of the agent, if the agent gives them.
     fn agent_info(&self) -> Option<Value>;
-    /// The output of the agent that ended the connection, such as a line that is too long.
+    /// Describes the output of the agent that ended the connection, such as a line that is too long.
     fn fault(&self) -> Option<&'static str>;
-    /// Waits until the process has ended or the connection is closed. The log is complete then, unless the agent's output
-    /// was the reason.
+    /// Waits until the process has ended or the connection is closed. The log is complete then, unless the agent's own
+    /// output ended the connection.
     fn disconnected(&self) -> impl Future<Output = ()> + Send;
 }
 
 /// The services that agent processes share. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct ProcessContext {
-    /// Background tasks of processes; they end with them.
+    /// The background tasks of the processes. A task ends with its process.
     pub(crate) tasks: Tasks,
     pub(crate) clock: Clock,
     /// Counts agent messages that belonged to no current turn or could not be parsed.

@@ -84,8 +84,8 @@ fn split_at<M: AsRef<Message>>(path: &[M], prompt: MessageId) -> (&[M], &[M]) {
     }
 }
 
-/// Joins the texts, tool calls and results of the completed messages, up to the maximum size from the newest on. `None`
-/// if there are none.
+/// Joins the texts, tool calls and results of the completed messages. Beyond the maximum size, older messages are left
+/// out. `None` if there is no completed message.
 fn transcript(path: &[impl AsRef<Message>]) -> Option<String> {
     let mut texts: Vec<String> = vec![];
     let mut size = 0;

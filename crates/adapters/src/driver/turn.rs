@@ -114,7 +114,8 @@ impl QuestionQueue {
         self.0.is_empty()
     }
 
-    /// Waits until the expiring questions at the front have expired. The agent has ended its turn without them.
+    /// Waits until the expiring questions at the front have expired. The agent has ended its turn without their
+    /// answers.
     pub(crate) async fn wait_for_expired(&mut self) {
         while self.0.front().is_some_and(|(_, expires)| *expires) {
             // An error means that the attempt may not ask any more, so no question is open.

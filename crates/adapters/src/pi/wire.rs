@@ -131,7 +131,7 @@ impl Connection {
         self.router.turn.lock().take();
     }
 
-    /// The output of pi that ended the connection.
+    /// Describes the output of pi that ended the connection.
     pub(super) fn fault(&self) -> Option<&'static str> {
         self.fault.get().copied()
     }

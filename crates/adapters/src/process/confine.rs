@@ -24,8 +24,8 @@ const EXIT_NOT_CONFINED: u8 = 126;
 /// The files and ports that a process may use. Everything that is not hidden may be read.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Confinement {
-    /// Folders that may be read even if a parent that is granted entry by entry cannot be listed, without links in
-    /// their paths.
+    /// Folders that are granted for reading by themselves, without links in their paths: a parent that is granted
+    /// entry by entry may be impossible to list.
     pub readable: Vec<PathBuf>,
     /// Folders and files that may be written, without links in their paths. A path that does not exist, or that
     /// contains a link by now, is left out.
@@ -133,7 +133,7 @@ mod linux {
         for path in DEVICES {
             rules.allow_system(path, device)?;
         }
-        // Special files may not be created, and devices are allowed above.
+        // Device files may not be created, and the access to devices is granted above.
         let write = AccessFs::from_all(WANTED) & !make_bitflags!(AccessFs::{MakeChar | MakeBlock | IoctlDev});
         for path in &confinement.writable {
             rules.allow(path, write)?;

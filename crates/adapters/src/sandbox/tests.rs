@@ -4,7 +4,7 @@ const ABI: Option<u32> = Some(7);
 const PROFILES: [Option<SandboxProfile>; 4] =
     [None, Some(SandboxProfile::ReadOnly), Some(SandboxProfile::Workspace), Some(SandboxProfile::Off)];
 
-/// The profile that holds, or the code of the refusal.
+/// Returns the profile that is applied, or the code of the refusal.
 fn decided(
     landlock: Option<u32>,
     profile: Option<SandboxProfile>,
@@ -44,7 +44,7 @@ fn an_acting_run_follows_the_setting_and_else_its_permissions() {
     }
     assert_eq!(decided(ABI, None, Permissions::Ask, Permissions::Ask), "workspace");
     assert_eq!(decided(ABI, None, Permissions::Legacy, Permissions::Legacy), "off");
-    // A delegated run whose parent lacks the high trust.
+    // A delegated run of an adapter with high trust, whose parent has none.
     assert_eq!(decided(ABI, None, Permissions::Legacy, Permissions::Ask), "workspace");
 }
 

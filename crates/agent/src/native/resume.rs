@@ -33,7 +33,8 @@ pub(super) enum Question {
         /// The pause of this call.
         pause: ToolDecision,
     },
-    /// Tool calls that the client executes. All calls of the message are decided, and the other ones have run.
+    /// Tool calls that the client executes. All calls of the message are decided; the calls of other tools
+    /// have run.
     Calls {
         /// The decisions for all calls.
         decided: Vec<ToolDecision>,

@@ -72,7 +72,7 @@ impl<'a> Given<'_, 'a> {
 pub(super) struct Evaluator<'t, 'a> {
     context: &'a Json,
     scopes: Vec<Scope<'t, 'a>>,
-    /// The loops around the present statement that may recurse.
+    /// The loops around the present statement, the innermost last.
     loops: Vec<&'t For<'t>>,
     /// The text, and the texts of blocks whose output is captured.
     output: Vec<String>,
@@ -139,7 +139,7 @@ impl<'t, 'a> Evaluator<'t, 'a> {
         Ok(result)
     }
 
-    /// Appends to the text, or to what is captured.
+    /// Appends to the text, or to the innermost captured block.
     fn write(&mut self, text: &str) -> Result<(), TemplateError> {
         match self.output.len() {
             1 => self.budget.output(text.len())?,

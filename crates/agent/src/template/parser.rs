@@ -211,7 +211,7 @@ impl<'s> Parser<'s> {
                 Some(("elif", next, _)) => tokens = next,
                 Some(("else", mut rest, line)) => {
                     rest.end().map_err(|error| error.at(line))?;
-                    // Counts its own level.
+                    // `body` counts the level of the `else` block itself.
                     self.depth -= 1;
                     return Ok(StatementKind::If { branches, otherwise: self.body("endif")? });
                 }

@@ -146,7 +146,7 @@ struct StateListInput {
     after: Option<String>,
 }
 
-/// The scope that a call names, or that of its agent.
+/// Returns the scope that a call names, else the default scope of its agent.
 fn scope_of(call: &ToolCall, scope: Option<Scope>) -> StateScope {
     scope.map_or_else(|| call.context.default_scope(), StateScope::from)
 }

@@ -84,7 +84,7 @@ impl McpConfig {
         match (&self.command, &self.url) {
             (Some(_), Some(_)) => Err("give command or url, not both".into()),
             (None, None) => Err("give command, for a program, or url, for a server".into()),
-            // Started by the native agent, it would act for the owner of the process instead of the run's.
+            // Started by the native agent, the server would act for the owner of the process, not for that of the run.
             (Some(command), None) if is_own_server(command, &self.args) => Err(
                 "starts mainspring's own MCP server, whose tools are built in: name them in the `tools` of an agent \
                  definition, or give an ACP adapter mcp = [\"mainspring\"]"

@@ -1,4 +1,5 @@
-//! Goals: a tool for each, reminders, and the end of a run without them. Tasks: the plan that an agent keeps.
+//! Goals: a tool for each, reminders, and the end of a run that has not achieved them. Tasks: the plan that an agent
+//! keeps.
 
 use std::sync::Arc;
 
@@ -113,7 +114,8 @@ async fn a_turn_with_pending_goals_is_reminded_and_then_fails_with_its_messages(
     assert_eq!(texts[..4], expected);
     assert_eq!(texts[4..], [(String::new(), MessageStatus::Failed)]);
 
-    // A retry makes the goal pending again and has reminders of its own: it begins with one, behind the last answer.
+    // A retry makes the goal pending again and has reminders of its own. It begins with a reminder after the last
+    // answer.
     world.server.enqueue(Reply::text("hm"));
     world.server.enqueue(Reply::tool("achieve_dataset_summary", json!({"summary": "now"})));
     world.server.enqueue(Reply::text("done"));

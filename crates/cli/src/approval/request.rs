@@ -7,9 +7,9 @@ use similar::{ChangeTag, TextDiff};
 
 use crate::output::{DIM, GREEN, RED, excerpt, format_time};
 
-/// The lines of a change that are shown at most.
+/// The maximum number of lines of a change that are shown.
 const MAX_DIFF_LINES: usize = 200;
-/// The characters of an input that are shown at most.
+/// The maximum number of characters of an input that are shown.
 const MAX_INPUT_CHARS: usize = 2_000;
 
 /// Describes the request of an approval: the call, its input, its changes, and what happens without an answer.

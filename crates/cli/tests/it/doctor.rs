@@ -40,7 +40,7 @@ fn doctor_leaves_every_file_as_a_crash_left_it() {
     assert_eq!(running.read_line(), "x\n");
     let mut queued = Process::start(dir.path(), &["prompt", "--json", "--session", "b", "say later"]);
     assert!(queued.read_line().contains("run.queued"));
-    // Kills the processes: the guest first, which would take the directory over.
+    // Kills the processes: the guest first, because it would otherwise take the directory over.
     drop(queued);
     drop(running);
     assert!(fs::metadata(state.join("mainspring.sqlite3-wal")).unwrap().len() > 0);

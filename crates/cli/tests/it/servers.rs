@@ -31,7 +31,8 @@ mod uploads;
 /// The lease of the servers.
 const LEASE_MS: &str = "4000";
 
-/// An agent that reports every other one that lives. It is one per server, so that two are of two servers.
+/// An agent that records every other agent that is alive. Each server has one agent, so two living agents belong to two
+/// servers.
 const AGENT: &str = r#"#!/bin/sh
 for pid in $(cat "$1" 2>/dev/null); do
   if kill -0 "$pid" 2>/dev/null; then echo "$pid lives beside $$" >> "$1.two"; fi

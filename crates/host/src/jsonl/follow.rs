@@ -213,7 +213,7 @@ impl Reader {
         (events.give_up_after(1).in_history(self.history.clone()), no)
     }
 
-    /// True once the reader has no queries. From then on none can join.
+    /// True once the reader has no queries. From then on no query can join.
     fn is_closed(&self) -> bool {
         let mut followers = self.shared.followers.open.lock();
         let mut following = self.following.lock();

@@ -22,7 +22,8 @@ pub(super) struct Query {
     details: Mutex<RunDetails>,
     accepted: watch::Sender<Acceptance>,
     ended: AtomicBool,
-    /// Read-locked while an interrupt is acknowledged; sending the end takes the write lock, so it comes after.
+    /// Read-locked while an interrupt is acknowledged. The end is sent under the write lock, so after the
+    /// acknowledgement.
     pub(super) acknowledging: Arc<RwLock<()>>,
 }
 

@@ -54,7 +54,7 @@ fn an_unrelated_error_does_not_end_a_query() {
     let message = "tool_result: missing field `result`";
     let expected = json!({"type": "error", "code": "invalid_request", "message": message, "callId": "x"});
     assert_eq!(host.receive(), expected);
-    // A conflicting use of the request id does not carry it: a host would take the query for ended.
+    // The error of a conflicting use of a request id does not carry the id: a host would take the query for ended.
     host.send(
         &json!({"type": "query", "protocolVersion": 2, "requestId": "r", "clientId": "c", "prompt": "say x"}),
     );

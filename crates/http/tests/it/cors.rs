@@ -56,7 +56,7 @@ async fn pages_of_other_origins_may_not() {
             assert!(!answer.headers().contains_key("access-control-allow-origin"), "{origin}");
         }
     }
-    // A foreign host stays foreign.
+    // An allowed origin does not allow a foreign Host header.
     let rebound = server.request(Method::GET, "/v1/sessions").header("host", "evil.example");
     let answer = rebound.header("origin", PAGE).send().await;
     assert_eq!(answer.status(), StatusCode::FORBIDDEN);

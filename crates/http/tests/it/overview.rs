@@ -11,7 +11,7 @@ use crate::world::{RequestBuilder, Server, send_request};
 
 const DAY_MS: u64 = 24 * 60 * 60 * 1_000;
 
-/// An agent `writer` that changes a file to its prompt, and writes to its standard error.
+/// An agent `writer` that reports a file with its prompt as the new content, and stores a log of its standard error.
 fn writer() -> impl Adapter {
     FnAgent::new(Capabilities::minimal("writer"), write)
 }
@@ -188,7 +188,7 @@ async fn the_cost_of_a_card_is_that_of_all_its_runs_also_after_a_retry() {
     check(1).await;
     let failed = server.play("a", "usage 10 1; fail no").await;
     check(11).await;
-    // The run that was read as failed uses more.
+    // A retry adds usage to the failed run, whose usage was read before.
     let (status, _) =
         server.post(&format!("/v1/runs/{}/retry", failed["runId"].as_str().unwrap()), json!({})).await;
     assert!(status.is_success());

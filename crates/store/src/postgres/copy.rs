@@ -1,4 +1,4 @@
-//! A PostgreSQL as an end of a copy.
+//! A PostgreSQL database as the source or the target of a copy, and as a snapshot that is backed up or verified.
 
 use std::sync::Arc;
 
@@ -22,12 +22,12 @@ use crate::copy::{
     TABLES, Target, UNFINISHED_COPY, Value, failed,
 };
 
-/// Rows that are read at once.
+/// The number of rows that are fetched at once.
 const FETCH: usize = 500;
 
 /// The mode of a transaction that sees one instant.
 const READ_ONLY: &str = "ISOLATION LEVEL REPEATABLE READ READ ONLY";
-/// The longest wait for writers, and of writers, when a snapshot is taken.
+/// The longest time that a snapshot waits for writers to commit. Writers that begin meanwhile wait for the snapshot.
 const SNAPSHOT_WAIT_MS: u64 = 5_000;
 
 /// Tables that hold the data of users. All of them are empty before a copy.
@@ -49,7 +49,7 @@ const DATA: &[&str] = &[
 const NUMBERED: &[(&str, &str)] =
     &[("lines", "id"), ("inbox", "id"), ("session_state", "id"), ("histories", "id")];
 
-/// A database that is copied, or copied into. It holds the lock of a server.
+/// A connection to the source or the target of a copy, which holds the lock of a server, or to a snapshot, without it.
 pub(crate) struct PostgresEnd {
     client: Client,
     /// The address for messages.
@@ -93,7 +93,7 @@ impl PostgresEnd {
         Ok(end)
     }
 
-    /// Opens a database at one instant, also one that servers use. Returns `None` if it has no tables.
+    /// Opens a database to read it as of one instant, even while servers use it. Returns `None` if it has no tables.
     pub(super) fn snapshot(url: &str) -> Result<Option<Self>, PostgresError> {
         let end = Self::connect(url)?;
         if !end.runtime.block_on(migrate::check(&end.client))? {
@@ -104,7 +104,7 @@ impl PostgresEnd {
         Ok(Some(end))
     }
 
-    /// Takes the lock of a server and makes the tables. A database that a server uses stays as it is.
+    /// Takes the lock of a server and makes the tables. Fails and changes nothing if a server uses the database.
     fn migrate(&self) -> Result<(), CopyError> {
         let has_tables: bool = self.query_one("SELECT to_regclass('node_leases') IS NOT NULL")?;
         if has_tables {
@@ -117,7 +117,7 @@ impl PostgresEnd {
         migrated
     }
 
-    /// Connects to a database, and names it if that fails.
+    /// Connects to a database. The error contains the database's address.
     fn reach(url: &str) -> Result<Self, CopyError> {
         Self::connect(url).map_err(|source| CopyError::Unreachable { address: address(url), source })
     }
@@ -154,7 +154,7 @@ impl PostgresEnd {
         found.map_err(|error| database_error(&error))
     }
 
-    /// Writes columns of rows by a statement.
+    /// Runs a statement whose parameters are columns of rows.
     fn execute(&self, sql: &str, columns: &[Column]) -> Result<(), StoreError> {
         let params: Vec<&dyn Param> = columns.iter().map(Column::param).collect();
         let done = self.runtime.block_on(self.client.query_typed(sql, &typed(&params)));
@@ -166,7 +166,7 @@ impl PostgresEnd {
         let marks: Vec<String> = (1..=names.len()).map(|at| format!("${at}")).collect();
         let (names, marks) = (names.join(", "), marks.join(", "));
         let sql = match table.name {
-            // An event has the owner of its session, by which it is found.
+            // The row of an event also has the owner of its session, so that an owner's events are found.
             "events" => format!(
                 "INSERT INTO events ({names}, owner_id) SELECT u.*, s.owner_id FROM unnest({marks}) AS u({names})
                    JOIN sessions AS s ON s.session_id = u.session_id"
@@ -183,7 +183,7 @@ impl PostgresEnd {
         self.runtime.block_on(self.client.query_typed(sql, &typed(params)))
     }
 
-    /// Calls `each` with the rows of a statement, of which a part is in memory. `table` names them in errors.
+    /// Calls `each` with each row of a statement, of which at most [`FETCH`] are in memory. Errors name `table`.
     pub(super) fn each_row(
         &self,
         table: &'static str,
@@ -215,7 +215,7 @@ impl PostgresEnd {
         self.execute(sql, &columns(text)).map_err(failed)
     }
 
-    /// Empties the tables that are copied, in the transaction that is open. An earlier version may have made fewer.
+    /// Empties the tables that are copied, in the transaction that is open. An earlier version may not have all of them.
     fn truncate(&self) -> Result<(), CopyError> {
         let names: Vec<String> = TABLES.iter().map(|table| format!("'{}'", table.name)).collect();
         let sql = format!(
@@ -227,11 +227,12 @@ impl PostgresEnd {
     }
 }
 
-/// Begins a transaction at an instant at which no writer is about to commit events: after a restore, new cursors come after
-/// all that are stored, and a reader must not know a lower one that is not.
+/// Begins a transaction at an instant at which no writer is about to commit events. Otherwise an event that is missing in
+/// the snapshot could have a lower cursor than the last stored event. After a restore, the position of a reader that has
+/// read the missing event would wrongly belong to the stored history.
 ///
-/// A writer locks leases before it gets a transaction id, and keeps them to the end of its transaction. So another connection
-/// locks the table for the moment in which the snapshot is taken.
+/// A writer locks rows of `leases` before it gets a transaction id, and keeps the locks to the end of its transaction. So
+/// a second connection locks that table while the snapshot is taken.
 async fn begin_snapshot(
     url: &str,
     end: &PostgresEnd,
@@ -258,7 +259,8 @@ async fn begin_snapshot(
     locker.batch_execute("COMMIT").await.map(Ok)
 }
 
-/// Begins a transaction that may last as long as the copy, and wait for the other side.
+/// Returns SQL that begins a transaction without timeouts: it may last as long as the copy, and idle while the other
+/// database is slow.
 fn begin(mode: &str) -> String {
     format!(
         "BEGIN {mode}; SET LOCAL idle_in_transaction_session_timeout = 0; SET LOCAL statement_timeout = 0"
@@ -411,7 +413,8 @@ impl Target for PostgresEnd {
 
 pub(super) type ReadRow = fn(&CopyTable, &Row) -> Result<Record, StoreError>;
 
-/// The columns of the records of a table, the rest of the statement up to its conditions, and how a row of it is read.
+/// Returns the columns of a table's records, the rest of the statement up to its conditions, and the function that reads a
+/// row.
 pub(super) fn select(table: &CopyTable) -> ((String, String), ReadRow) {
     let all = |columns: &str, from: &str| (columns.to_owned(), format!("{from} WHERE true"));
     let body = || all("body", table.name);
@@ -502,7 +505,7 @@ fn cell_param(cell: &Cell) -> &dyn Param {
     }
 }
 
-/// Adds the operations that write a record, or its values.
+/// Adds the operations that write a record to `ops`. Keys and plain values have no operation: they are added to `rows`.
 pub(super) fn record_ops(
     record: Record,
     ops: &mut Vec<Op>,

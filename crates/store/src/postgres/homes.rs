@@ -1,21 +1,21 @@
 //! Servers that execute sessions at the same time: each is the home of some of them.
 //!
 //! ```text
-//!           no server alone has the database                 renews its lease, looks for servers that have ended
-//! joining ────────────────────────────────────▶ at work ──────────────────────────────────────────────────────▶ …
-//!                                                  │ ▲
-//!                                    leader's lease│ │is free          not renewed in time, or taken over
-//!                                                  ▼ │                ──────────────────────────────────▶ (a new process)
-//!                                                leading: also takes over
+//!     no server outside the group has the database        its lease was not renewed in time, or another server took it
+//! joining ─────────────────────────────────────▶ at work ─────────────────────────────────────────▶ (a new process)
+//!                                                  │ ▲                                                     ▲
+//!                        the leader's lease is free│ │steps down                                           │
+//!                                                  ▼ │                                                     │
+//!                                                leading ──────────────────────────────────────────────────┘
 //! ```
 //!
-//! Each server renews a lease of its own, by the rules of `core::lease`. One of them also has the lease of the database: the
-//! leader. It alone takes over from servers whose lease has been over for the grace: in one statement the row of the server
-//! goes, and the epochs of all its sessions change, so that no commit of that server succeeds later.
+//! Each server renews a lease of its own, by the rules of `core::lease`. One of them, the leader, also has the lease of the
+//! database. Only the leader takes over from servers whose lease has expired and whose grace period is over: one statement
+//! deletes the row of such a server and changes the epochs of all its sessions, so that no later commit of it succeeds.
 //!
-//! The number of the boot is that of the whole group: the first server that joins while no other is there begins a new one.
-//! A server that is not of the group, which needs the database for itself, begins its own and so ends the group; it waits
-//! until no server of the group can act.
+//! All servers of the group have the same boot number. A server that joins an empty group begins a new one. A server
+//! outside the group needs the database for itself: it waits until no server of the group can act, and then begins a new
+//! boot number, which ends the group.
 //!
 //! Invariant: a session belongs to the server that its lease names for as long as that server has a row in `node_leases`.
 
@@ -107,7 +107,7 @@ async fn join_in_transaction(client: &Client, shared: &Shared, seat: &Seat) -> R
     Ok(true)
 }
 
-/// Removes the servers before this one in the same place. The caller knows that they and their agents have ended.
+/// Removes the earlier servers in the same place. The caller knows that they and their agents have ended.
 pub(super) async fn replace_earlier(client: &Client, seat: &Seat) -> Result<(), Error> {
     let sql = format!("{} SELECT 1 FROM gone", give_up("place = $1 AND node_id <> $2"));
     let node = seat.node.as_bytes().as_slice();
@@ -132,7 +132,7 @@ pub(super) async fn leave(client: &Client, seat: &Seat) -> Result<(), Error> {
     client.execute_typed(&sql, &typed(&[&node])).await.map(drop)
 }
 
-/// Records that a server hands its sessions over: others place nothing on it from now on.
+/// Records that a server hands its sessions over: from now on, other servers place no session on it.
 pub(super) async fn drain(client: &Client, seat: &Seat) -> Result<(), Error> {
     let node = seat.node.as_bytes().as_slice();
     let sql = "UPDATE node_leases SET draining = true WHERE node_id = $1";
@@ -260,7 +260,7 @@ impl Beacon {
             if !self.is_stepping_down.load(Ordering::Acquire) {
                 return Ok(false);
             }
-            // The lease of the database was released earlier, and the answer to that was lost.
+            // The lease of the database was released earlier, and the answer to the release was lost.
             self.shared.leads.store(false, Ordering::Release);
         }
         lease::beat(client, &self.seat).await?;
@@ -302,7 +302,7 @@ impl Beacon {
     }
 }
 
-/// Takes over from servers whose lease has been over for the grace: their sessions have no home.
+/// Takes over from servers whose lease has expired and whose grace period is over: their sessions lose their home.
 async fn take_over(client: &Client, seat: &Seat) -> Result<(), Error> {
     let sql = format!(
         "{} UPDATE server_lease SET takeovers = takeovers + (SELECT count(*) FROM gone)
@@ -334,7 +334,7 @@ async fn look(client: &Client) -> Result<(Homes, BTreeSet<NodeId>), Error> {
         let node = NodeId::from_bytes(id);
         all.insert(node);
         let (can_act, address): (bool, &str) = (row.try_get(1)?, row.try_get(3)?);
-        // Without an address, another process has replaced the server at its address.
+        // A server without an address has ended: another process at the same address has removed its row in `nodes`.
         if !can_act || address.is_empty() {
             continue;
         }

@@ -51,8 +51,8 @@ pub struct Seat {
     pub name: String,
     /// The address at which the other servers reach this one.
     pub address: String,
-    /// The machine, its start and the state directory, of which one process at a time is the owner: who is in the same place
-    /// as the holder of a lease knows that the holder has ended. None if they are unknown.
+    /// The machine, its start and the state directory, which one process at a time owns. So a server in the same place as
+    /// the holder of a lease knows that the holder has ended. `None` if they are unknown.
     pub place: Option<String>,
     /// The durations of the lease.
     pub times: LeaseTimes,
@@ -93,8 +93,8 @@ fn write_limit(file: &Path, until_ms: u64) -> io::Result<()> {
     std::fs::rename(&part, file)
 }
 
-/// Records the holder of the lease, within the transaction that has locked it. A server without a seat needs no lease, and
-/// leaves the row to nobody.
+/// Records the holder of the lease, within the transaction that has locked it. A server without a seat needs no lease: it
+/// records that nobody holds it.
 pub(super) async fn take(client: &Client, boot: i64, seat: Option<&Seat>) -> Result<(), Error> {
     let Some(seat) = seat else {
         let sql = "UPDATE server_lease SET node_id = NULL, place = NULL, epoch = $1, expires_at = NULL, free_at = NULL,
@@ -108,7 +108,7 @@ pub(super) async fn take(client: &Client, boot: i64, seat: Option<&Seat>) -> Res
     let node = seat.node.as_bytes().as_slice();
     let (lease_ms, free_ms) = durations(seat.times);
     client.execute_typed(sql, &typed(&[&node, &seat.place, &boot, &lease_ms, &free_ms])).await?;
-    // Servers that have ended without saying so.
+    // Forgets servers that ended without removing their row.
     client.batch_execute("DELETE FROM nodes WHERE seen_at < clock_timestamp() - interval '1 day'").await?;
     beat(client, seat).await
 }
@@ -120,7 +120,7 @@ pub(super) async fn join(client: &Client, seat: &Seat) -> Result<(), Error> {
     beat(client, seat).await
 }
 
-/// Records that a server is there.
+/// Records that a server is alive.
 pub(super) async fn beat(client: &Client, seat: &Seat) -> Result<(), Error> {
     let sql =
         "INSERT INTO nodes (node_id, name, address, version, offer, settings) VALUES ($1, $2, $3, $4, $5, $6)
@@ -132,7 +132,7 @@ pub(super) async fn beat(client: &Client, seat: &Seat) -> Result<(), Error> {
     client.execute_typed(sql, &params).await.map(drop)
 }
 
-/// Removes a server that stops, and its lease if it has it.
+/// Removes a server that stops, and releases the lease if this server holds it.
 pub(super) async fn leave(client: &Client, seat: &Seat, boot: i64) -> Result<(), Error> {
     let node = seat.node.as_bytes().as_slice();
     let release =
@@ -141,7 +141,7 @@ pub(super) async fn leave(client: &Client, seat: &Seat, boot: i64) -> Result<(),
     client.execute_typed("DELETE FROM nodes WHERE node_id = $1", &typed(&[&node])).await.map(drop)
 }
 
-/// Milliseconds from a renewal to the expiry, and to the time at which others may take the lease.
+/// Returns the milliseconds from a renewal to the expiry, and to the time from which another server may take the lease.
 pub(super) fn durations(times: LeaseTimes) -> (i64, i64) {
     (int(times.lease_ms()), int(times.lease_ms() + times.grace_ms()))
 }

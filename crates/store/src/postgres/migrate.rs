@@ -37,7 +37,7 @@ const LOCK: i64 = 0x6d61_696e_7370_7269;
 /// Brings the tables up to date. Refuses a database of a newer version, and changes nothing then.
 pub(super) async fn migrate(client: &Client) -> Result<(), PostgresError> {
     let fail = |error: tokio_postgres::Error| PostgresError::Database(describe(&error));
-    // One transaction: a process that waits for the lock sees all changes of the other.
+    // One transaction: a process that waits for the lock then sees all changes of the process that held it.
     client
         .batch_execute(&format!(
             "BEGIN; SELECT pg_advisory_xact_lock({LOCK}); \
@@ -55,7 +55,7 @@ pub(super) async fn migrate(client: &Client) -> Result<(), PostgresError> {
     applied
 }
 
-/// Returns whether the database is the target of a copy that has not ended. The table of versions exists.
+/// Returns whether the database is the target of a copy that has not ended. The table of versions must exist.
 pub(super) async fn is_unfinished_copy(client: &Client) -> Result<bool, tokio_postgres::Error> {
     let sql = format!("SELECT EXISTS (SELECT 1 FROM mainspring_schema WHERE version = {UNFINISHED_COPY})");
     client.query_typed_one(&sql, &[]).await?.try_get(0)
@@ -83,7 +83,7 @@ pub(super) async fn is_closed(client: &Client) -> Result<bool, tokio_postgres::E
     let sql = format!("SELECT {}", is_changed_by_later());
     let is_changed: bool = client.query_typed_one(&sql, &[]).await?.try_get(0)?;
     if is_changed {
-        // The caller tries again and again.
+        // Only once: the caller retries.
         WARNING.call_once(|| {
             tracing::warn!(
                 "a server of a later version has changed the tables: this one does not begin to work; start it again with \

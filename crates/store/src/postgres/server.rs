@@ -22,10 +22,10 @@ const LOCK_WAIT_MS: u64 = 50;
 const LOCK_ATTEMPTS: usize = 100;
 /// The number of histories that are kept.
 const KEPT_HISTORIES: i64 = 1_000;
-/// The number of boots whose writers may still look for their traces.
+/// The number of latest boots whose traces are kept: their writers may still look for them.
 const KEPT_TRACES: i64 = 100;
 
-/// Makes the tables, takes the lock and voids all leases of servers before.
+/// Makes the tables, takes the lock and voids all leases of earlier servers.
 pub(super) async fn start(
     connector: &Connector,
     shared: &Arc<Shared>,
@@ -49,7 +49,7 @@ pub(super) async fn start(
     Err(PostgresError::InUse)
 }
 
-/// Takes the lock on `client`, for work on a database that no server has.
+/// Takes the lock on `client`, for work on a database that no server may use meanwhile.
 pub(super) async fn lock(client: &Client) -> Result<(), PostgresError> {
     let fail = |error: tokio_postgres::Error| PostgresError::Database(describe(&error));
     let mut is_locked = false;
@@ -114,7 +114,7 @@ pub(super) async fn try_lock_for_transaction(client: &Client) -> Result<bool, to
     client.query_typed_one(&sql, &[]).await?.try_get(0)
 }
 
-/// Begins a history: voids the rights of all servers before. Returns the number of the boot.
+/// Begins a history and voids the leases of all earlier servers. Returns the number of the boot.
 pub(super) async fn begin_history(client: &Client, shared: &Shared) -> Result<i64, tokio_postgres::Error> {
     let number = async |sql: &str| client.query_typed_one(sql, &[]).await?.try_get::<_, i64>(0);
     // Updated before the leases, because a change locks this row first, too.

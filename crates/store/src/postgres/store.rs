@@ -76,7 +76,7 @@ impl Store for PostgresStore {
             )));
         }
         let cursors = self.inlets[self.inlet(commit.fence)].commit(commit).await?;
-        // An agent's process or a tool starts after a commit. A server that was paused must not start it.
+        // An agent or a tool starts after a commit. A server that was paused may have lost its lease.
         self.shared.check_held()?;
         Ok(cursors)
     }
@@ -604,7 +604,7 @@ impl Store for PostgresStore {
 
     async fn blob_is_used(&self, hash: &str) -> Result<bool, StoreError> {
         let is_used = change!(self, change::blob_is_used, hash)?;
-        // Unused bytes are removed now. A server that was paused must not do that.
+        // The caller removes unused bytes. A server that was paused may have lost its lease.
         self.shared.check_held()?;
         Ok(is_used)
     }

@@ -10,8 +10,8 @@ use super::{backup, check, wal};
 /// The number of histories that are kept.
 const KEPT_HISTORIES: i64 = 1_000;
 
-/// Increments the number of boots and renews the token in the file itself, so that no WAL and no copy from before this
-/// start fits together with one from after it. Returns the number of boots and the last cursor ever assigned.
+/// Increments the number of boots and renews the token in the file itself, so that a WAL or a copy from before this start
+/// is never combined with one from after it. Returns the number of boots and the last cursor ever assigned.
 pub(super) fn boot(
     path: &Path,
     connection: &Connection,

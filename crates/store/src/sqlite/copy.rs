@@ -112,7 +112,7 @@ pub(crate) fn summary(path: &Path) -> Result<super::CopySummary, super::OpenErro
     summarized.map_err(|error| open::failed(path, error))
 }
 
-/// A database that is copied into.
+/// The database that a copy is written to.
 pub(crate) struct SqliteTarget {
     path: PathBuf,
     now: Time,
@@ -364,7 +364,7 @@ fn read_table(
         sql = format!("{sql} AND ({key_names}) > ({})", marks.join(", "));
     }
     let mut statement = connection.prepare(&format!("{sql} ORDER BY {key_names}")).map_err(fail)?;
-    // The key columns are found by name: a statement of `select` has them anywhere among its columns.
+    // The key columns are found by name: in the statements of `select` they have no fixed place.
     let at = |column: &Column<'_>| statement.column_index(column.sqlite).map(|at| (at, column.kind));
     let positions = key.iter().map(at).collect::<rusqlite::Result<Vec<_>>>().map_err(fail)?;
     let params = after.into_iter().flatten().zip(&key).map(|(value, column)| param(value, column.kind));

@@ -50,7 +50,7 @@ impl SqliteView {
     pub fn open(path: &Path, is_served: bool) -> Result<Self, OpenError> {
         // Before the connection is open: closing a file releases all locks of the process on it.
         let journal_mode = open::journal_mode(path);
-        // The process that has it open may be a copy.
+        // Another process may be copying into the database.
         let is_copy = open::schema_in_header(path).is_ok_and(|schema| schema == UNFINISHED_COPY);
         if is_copy {
             return Err(OpenError::UnfinishedCopy { path: path.into() });
@@ -60,7 +60,7 @@ impl SqliteView {
             false => open_closed(path)?,
         };
         let view = Self { path: path.into(), is_served, journal_mode, connection, _copy: copy };
-        // The header does not tell of a transaction that was interrupted.
+        // The header may be from an interrupted transaction, which SQLite has rolled back now.
         if view.schema_version()? == UNFINISHED_COPY {
             return Err(OpenError::UnfinishedCopy { path: path.into() });
         }

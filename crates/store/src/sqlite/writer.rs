@@ -48,7 +48,7 @@ use super::write_records::key_write;
 use super::{Durability, agents, check, checksum, data, purge, search, webhooks};
 use crate::Fault;
 
-/// The low bits of an epoch, which count the leases of one boot. Their number never runs out.
+/// The number of low bits of an epoch. They count the leases of one boot, and never overflow.
 pub(super) const LEASE_BITS: u32 = 40;
 
 pub(super) type Answer<T> = oneshot::Sender<Result<T, StoreError>>;
@@ -64,12 +64,12 @@ pub(super) enum Job {
     /// Removes some expired requests. Answers true while there are more.
     RequestsForget(Time, Answer<bool>),
     StatePut(OwnerState, Answer<StateOutcome>),
-    /// Removes a hash from the loose ones if an artifact refers to it. Answers whether one does.
+    /// Removes a hash from the loose hashes if an artifact refers to it. Answers whether an artifact does.
     BlobClaimed(String, Answer<bool>),
-    /// Removes a hash from the loose ones.
+    /// Removes a hash from the loose hashes.
     BlobSettled(String, Answer<bool>),
     KeyWrite(Box<(ApiKey, Option<Request>)>, Answer<()>),
-    /// Claims an owner for an org. Answers whether it belongs there.
+    /// Claims an owner for an org. Answers whether the owner belongs to the org.
     OwnerClaim((String, Option<String>, Time), Answer<bool>),
     /// Stores a version of an agent. Answers false if it exists.
     AgentWrite(Box<AgentRow>, Answer<bool>),

@@ -109,7 +109,7 @@ async fn fill(folder: &Path) {
     store.close();
 }
 
-/// Everything that a damaged row could be read as, each with its own result.
+/// Reads every kind of row that holds one of the texts. Each read has a result of its own.
 async fn read(store: &SqliteStore) -> Vec<Result<String, StoreError>> {
     fn shown<T: std::fmt::Debug>(read: Result<T, StoreError>) -> Result<String, StoreError> {
         read.map(|value| format!("{value:?}"))
@@ -344,6 +344,6 @@ async fn messages_from_before_agents_and_external_ids_keep_their_checksum() {
     let connection = Connection::open(folder.path().join("test.sqlite3")).unwrap();
     let sum = "SELECT checksum FROM messages WHERE agent IS NULL AND external_id IS NULL";
     let sum: i64 = connection.query_row(sum, [], |row| row.get(0)).unwrap();
-    // As the versions without these columns computed it.
+    // The checksum that versions without these columns have computed.
     assert_eq!(sum, -994_185_330);
 }

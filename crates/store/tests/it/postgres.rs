@@ -1,4 +1,4 @@
-//! The behaviour of PostgreSQL's store that is its own: batches, transaction ids, lost connections, several servers.
+//! Behaviour that only the PostgreSQL store has: batches, transaction ids, lost connections, several servers.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ async fn create_sessions(store: &PostgresStore, count: u64) -> Vec<Fence> {
     fences
 }
 
-/// Commits of all sessions at once.
+/// Makes all commits at the same time.
 async fn commit_together(
     store: &Arc<PostgresStore>,
     commits: Vec<Arc<Commit>>,
@@ -95,7 +95,7 @@ async fn readers_of_all_sessions_wait_for_older_transactions_and_readers_of_one_
     let url = database();
     let store = Arc::new(PostgresStore::open(&url, UNLOCKED).unwrap());
     let fence = create_session(&*store, 1).await;
-    // Its transaction id is older than that of the commit.
+    // The transaction id of the other connection is older than that of the commit.
     let mut other = psql_open(&url);
     other.run("CREATE TABLE other (n int); BEGIN; INSERT INTO other VALUES (1);");
     let cursors = store.commit(one_event(fence, 1)).await.unwrap();

@@ -1,4 +1,4 @@
-//! The stored data of owners: counted as it changes, the same as by reading everything.
+//! The stored data of owners: the counts that are kept with each change equal those of reading everything.
 
 use mainspring_core::*;
 use mainspring_kernel::store::{OwnerUsage, Row, Store};

@@ -117,7 +117,7 @@ async fn requests_that_an_agent_does_not_wait_for_are_served_before_its_turn_end
     let files = ["asked.txt", "first.txt", "second.txt"].map(|name| work(&world).join(name));
     let [asked, first, second] = files.each_ref().map(|file| write(file, "x").replace("call", "send"));
     world.answer_to("a", &format!("{asked}; {first}; {second}")).await;
-    // The agent goes on without the person who would have to decide about the first one.
+    // The agent goes on without the person who would have to decide about the first request.
     assert_eq!(files.map(|file| file.exists()), [false, true, true]);
     let allowed =
         decisions(&world, "a").await.into_iter().filter(|(.., decision, _)| *decision == Approval::Allowed);
@@ -129,7 +129,7 @@ async fn requests_that_an_agent_does_not_wait_for_are_served_before_its_turn_end
     world.close().await;
 }
 
-/// The agent ends its turn right behind its requests, so each may be decided before or after that end.
+/// The agent ends its turn right after its requests, so each request may be decided before or after the end of the turn.
 #[tokio::test(flavor = "multi_thread")]
 async fn permissions_and_commands_that_an_agent_does_not_wait_for_are_answered_as_they_were_decided() {
     let world = with_rules(&["allow * * *"]).await;

@@ -85,7 +85,7 @@ async fn an_agents_token_acts_for_its_owner_and_decides_nothing() {
     let allow = Approval::Allowed.into();
     let refused = world.kernel().run_answer(&agent, run, wait, allow).await.unwrap_err();
     assert_eq!(refused.code(), "forbidden");
-    // Neither does it start work that nobody delegated, nor work of another session.
+    // The token starts no run that nobody delegated, and no work of another session.
     let kernel = world.kernel();
     let started = kernel.run_create(&agent, RunRequest::text("b", "hi")).await.unwrap_err();
     assert_eq!(started.code(), "forbidden");

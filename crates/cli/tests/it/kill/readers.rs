@@ -11,8 +11,8 @@ use mainspring_kernel::store::SessionRef;
 #[derive(Clone, Default)]
 pub(super) struct Reader {
     at: Position,
-    /// The text that was shown of each message that is not complete: the position of its first byte, and the text. A
-    /// prompt may be queued behind a run of the process before: then the first message was streamed in part already.
+    /// The text that the reader received of each incomplete message, with the position of its first byte. A prompt may be
+    /// queued behind a run of the previous process: then a part of the first message was streamed before the reader came.
     open: HashMap<MessageId, (u64, String)>,
 }
 
@@ -37,8 +37,8 @@ impl Reader {
         }
     }
 
-    /// Continues at the position of the reader, in the process after the kill, and compares the text it was shown with
-    /// the stored text. Returns how often it was told that text is lost.
+    /// Subscribes again at the reader's position, in the process after the kill, and compares the text that the reader
+    /// received with the stored text. Returns how often the subscription reports lost text.
     pub(super) async fn check(self, kernel: &Kernel, me: &Caller, session: SessionId, round: u64) -> usize {
         let by = SessionRef::Id(session);
         let latest = kernel.session_snapshot(me, &by).await.unwrap().position;

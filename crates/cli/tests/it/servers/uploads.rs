@@ -61,7 +61,7 @@ fn content() -> Vec<u8> {
     (0..UPLOAD_BYTES as u32 / 4).flat_map(u32::to_le_bytes).collect()
 }
 
-/// A body of which the rest is sent when `go` says so, or never if `go` is dropped without a word.
+/// A body whose second part is sent once `go` gets a message, or never if the sender of `go` is dropped.
 fn halting(
     content: &[u8],
     go: oneshot::Receiver<()>,

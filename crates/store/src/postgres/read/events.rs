@@ -170,7 +170,7 @@ async fn events(reader: &Reader, rows: &[Row]) -> Result<Vec<Event>, StoreError>
     Ok(stored.into_iter().map(|one| complete(one, &messages, &calls)).collect())
 }
 
-/// Adds the body. One that cannot be read is replaced by an event that says so.
+/// Adds the body to an event. If the body cannot be read, the event reports the damage instead.
 fn complete(stored: Stored, messages: &HashMap<MessageId, Arc<Message>>, calls: &[OpenToolCall]) -> Event {
     let body = body(&stored, messages, calls).unwrap_or_else(|message| Body::EventDamaged {
         event_type: Some(stored.kind.clone()),

@@ -7,12 +7,12 @@ use rusqlite::Connection;
 
 use super::{OmiError, check_empty, copy};
 
-/// The store into which a database of the original daemon, found beside a store, can be imported.
+/// A database of the original daemon that lies beside a store, by the store into which it can be imported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OmiOffer {
-    /// The store beside it, which is empty.
+    /// The store beside the database, which is empty.
     Here,
-    /// The store of another state directory, since the store beside it has been used.
+    /// The store of another state directory, since the store beside the database has been used.
     Elsewhere,
 }
 

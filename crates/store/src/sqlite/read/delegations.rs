@@ -22,7 +22,7 @@ macro_rules! select {
     };
 }
 
-/// Reads every delegation, but those of sessions that are being deleted, in any order.
+/// Selects every delegation except those of sessions that are being deleted, in any order.
 pub(in super::super) const ALL_DELEGATIONS: &str =
     select_unordered!("parent_session_id IN (SELECT session_id FROM sessions WHERE status <> 'deleted')");
 
