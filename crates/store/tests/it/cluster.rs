@@ -14,7 +14,7 @@ set -e
 trap '' INT TERM HUP
 folder=$(mktemp -d /tmp/mainspring-postgres-XXXXXX)
 trap 'rm -rf "$folder"' EXIT
-"$1/initdb" -D "$folder/data" -U postgres --auth=trust --no-sync --encoding=UTF8 --locale=C >"$folder/log" 2>&1
+new_data "$1" "$folder/data"
 "$1/pg_ctl" -D "$folder/data" -l "$folder/log" -w -o "-k $folder -c listen_addresses= -c fsync=off -c full_page_writes=off \
   -c shared_buffers=16MB -c max_connections=200 -c autovacuum=off -c max_wal_senders=0 -c wal_level=minimal" start >/dev/null
 echo "$folder"
@@ -47,7 +47,25 @@ fn start() -> Cluster {
     Cluster { bin, socket, _script: script }
 }
 
-/// Starts a script that prints its folder once it is ready. It ends when its input does.
+/// Defines `new_data BIN FOLDER`, which makes the folder of a new cluster: a copy of a template, which takes a tenth of the
+/// time of `initdb`. Tests of one user and version share the template.
+const NEW_DATA: &str = r#"
+new_data() {
+  template="/tmp/mainspring-postgres-template-$(id -u)-$("$1/initdb" --version | tr -cd 0-9.)"
+  mkdir -p -m 700 "$template"
+  [ -O "$template" ] || { echo "$template belongs to another user" >&2; exit 1; }
+  (
+    flock 9
+    [ -d "$template/data" ] && exit
+    rm -rf "$template/new"
+    "$1/initdb" -D "$template/new" -U postgres --auth=trust --no-sync --encoding=UTF8 --locale=C
+    mv "$template/new" "$template/data"
+  ) 9>"$template/lock" >"$template/log" 2>&1
+  cp -a "$template/data" "$2"
+}
+"#;
+
+/// Starts a script that prints its folder once it is ready. It ends when its input does. The script may call `new_data`.
 pub(crate) fn run_script(script: &str, argument: &std::ffi::OsStr) -> (String, std::process::Child) {
     // Neither program runs as root.
     let is_root = std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0);
@@ -64,7 +82,7 @@ pub(crate) fn run_script(script: &str, argument: &std::ffi::OsStr) -> (String, s
         command.arg("sh");
     }
     let mut script = command
-        .args(["-c", script, "script"])
+        .args(["-c", &format!("{NEW_DATA}{script}"), "script"])
         .arg(argument)
         .current_dir("/")
         .stdin(Stdio::piped())

@@ -21,7 +21,7 @@ set -e
 trap '' INT TERM HUP
 folder=$(mktemp -d /tmp/mainspring-postgres-XXXXXX)
 trap 'rm -rf "$folder"' EXIT
-"$1/initdb" -D "$folder/data" -U postgres --auth=trust --no-sync --encoding=UTF8 --locale=C >"$folder/log" 2>&1
+new_data "$1" "$folder/data"
 cat >>"$folder/data/postgresql.conf" <<END
 unix_socket_directories = '$folder'
 listen_addresses = ''

@@ -12,7 +12,7 @@ set -e
 trap '' INT TERM HUP
 folder=$(mktemp -d /tmp/mainspring-chaos-XXXXXX)
 trap 'rm -rf "$folder"' EXIT
-"$1/initdb" -D "$folder/data" -U postgres --auth=trust --no-sync --encoding=UTF8 --locale=C >"$folder/log" 2>&1
+new_data "$1" "$folder/data"
 start() {
   "$1/pg_ctl" -D "$folder/data" -l "$folder/log" -w -o "-k $folder -c listen_addresses= -c fsync=off \
     -c shared_buffers=16MB -c max_connections=200 -c autovacuum=off" start >/dev/null
