@@ -8,7 +8,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::Duration;
 
 use mainspring_kernel::boot_time::boot_time_ms;
 use mainspring_test_support::{EventStream, tls_file};
@@ -28,6 +31,10 @@ mod reach;
 mod spread;
 mod uploads;
 
+use spread::until;
+
+/// How long a test may take; sooner than the test runner ends it.
+const HANG_TIMEOUT: Duration = Duration::from_secs(110);
 /// The lease of the servers.
 const LEASE_MS: &str = "4000";
 
@@ -42,6 +49,9 @@ shift
 exec "$@"
 "#;
 
+/// The statuses of a run that has ended.
+const ENDED: [&str; 5] = ["succeeded", "failed", "cancelled", "timed_out", "orphaned"];
+
 /// The servers of a cluster and a client of all of them.
 struct Servers {
     folder: tempfile::TempDir,
@@ -55,6 +65,10 @@ struct Servers {
     settings: Vec<Vec<(&'static str, &'static str)>>,
     /// True if the servers speak HTTPS, also with each other.
     is_tls: bool,
+    /// The number of prompts for the agent.
+    prompts: AtomicUsize,
+    /// Ends a test that hangs.
+    _watchdog: Watchdog,
 }
 
 impl Servers {
@@ -113,7 +127,19 @@ impl Servers {
             }
             false => Client::new(),
         };
-        Self { folder, database, ports, children, client, spread, settings, is_tls }
+        let watchdog = Watchdog::start(folder.path(), &database);
+        Self {
+            folder,
+            database,
+            ports,
+            children,
+            client,
+            spread,
+            settings,
+            is_tls,
+            prompts: AtomicUsize::new(0),
+            _watchdog: watchdog,
+        }
     }
 
     fn command(&self, n: usize) -> Command {
@@ -211,14 +237,19 @@ impl Servers {
 
     /// Prompts the agent with a process, through the server `n`, and waits until its run has ended.
     async fn run_agent(&self, n: usize, prompt: &str) -> Value {
-        let body = json!({"prompt": prompt, "adapter": "agent", "session": {"key": "coding"}});
-        let run = send(self.request(n, Method::POST, "/v1/runs").json(&body)).await.unwrap();
-        let path = format!("/v1/runs/{}/events", run["runId"].as_str().unwrap());
-        let request = self.request(n, Method::GET, &path).header("accept", "text/event-stream");
-        let mut stream = EventStream::new(request.send().await.unwrap().bytes_stream());
-        while stream.next().await.is_some() {}
+        let request_id = format!("r{}", self.prompts.fetch_add(1, Ordering::Relaxed));
+        let body = json!({
+            "prompt": prompt, "adapter": "agent", "session": {"key": "coding"},
+            "clientId": "coder", "requestId": request_id,
+        });
+        let run = until(async || send(self.request(n, Method::POST, "/v1/runs").json(&body)).await).await;
         let path = format!("/v1/runs/{}", run["runId"].as_str().unwrap());
-        send(self.request(n, Method::GET, &path)).await.unwrap()
+        // A server that takes over or steps back closes the connections that it had before.
+        until(async || {
+            let run = send(self.request(n, Method::GET, &path)).await?;
+            ENDED.contains(&run["status"].as_str()?).then_some(run)
+        })
+        .await
     }
 
     /// Fails if an agent has found another one alive. Returns the number of agents that were started.
@@ -227,6 +258,38 @@ impl Servers {
         assert!(two.is_empty(), "{two}");
         let started = fs::read_to_string(self.folder.path().join("agents")).unwrap_or_default();
         started.lines().count()
+    }
+}
+
+/// Aborts a test that takes longer than [`HANG_TIMEOUT`], after it has printed the logs of the servers and the open work.
+struct Watchdog {
+    /// Closed when the test ends.
+    _open: Sender<()>,
+}
+
+impl Watchdog {
+    fn start(folder: &Path, database: &str) -> Self {
+        let (open, is_closed) = channel();
+        let (folder, database) = (folder.to_owned(), database.to_owned());
+        thread::spawn(move || {
+            if is_closed.recv_timeout(HANG_TIMEOUT) != Err(RecvTimeoutError::Timeout) {
+                return;
+            }
+            for log in (0..).map_while(|n| fs::read_to_string(folder.join(format!("log{n}"))).ok()) {
+                eprintln!("== log of a server\n{log}");
+            }
+            for sql in [
+                "SELECT status, encode(run_id, 'hex'), encode(session_id, 'hex') FROM runs WHERE NOT ended",
+                "SELECT encode(session_id, 'hex'), encode(node_id, 'hex') FROM leases",
+                "SELECT * FROM nodes LEFT JOIN node_leases USING (node_id)",
+                "SELECT * FROM server_lease",
+                "SELECT pid, state, wait_event, left(query, 200) FROM pg_stat_activity WHERE datname = current_database()",
+            ] {
+                eprintln!("== {sql}\n{}", psql(&database, sql));
+            }
+            std::process::abort();
+        });
+        Self { _open: open }
     }
 }
 
@@ -327,8 +390,7 @@ async fn write_load(
             turn += 1;
             let url = format!("{}/v1/runs", urls[turn % urls.len()]);
             // A stopped server answers nothing.
-            let request =
-                client.post(url).bearer_auth(token).json(&body).timeout(std::time::Duration::from_secs(3));
+            let request = client.post(url).bearer_auth(token).json(&body).timeout(Duration::from_secs(3));
             if let Some(run) = send(request).await {
                 break run["runId"].as_str().unwrap().to_owned();
             }
@@ -352,7 +414,7 @@ async fn read_feed(
         turn += 1;
         let was_over = is_over.load(Ordering::Acquire);
         let url = format!("{}/v1/events?limit=100&after={after}", urls[turn % urls.len()]);
-        let request = client.get(url).bearer_auth(token).timeout(std::time::Duration::from_secs(3));
+        let request = client.get(url).bearer_auth(token).timeout(Duration::from_secs(3));
         let Some(page) = send(request).await else { continue };
         let items = page["items"].as_array().unwrap();
         for event in items {

@@ -3,7 +3,6 @@
 use futures_util::{StreamExt, future};
 use tokio::sync::watch;
 
-use super::spread::until;
 use super::*;
 
 /// Settings of a server whose runs may finish for as long as a test takes.

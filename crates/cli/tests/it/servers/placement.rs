@@ -1,6 +1,5 @@
 //! Where and when sessions of servers that share the work are executed: labels, and limits of all servers together.
 
-use super::spread::until;
 use super::*;
 
 /// A setting of a server with labels.

@@ -2,7 +2,6 @@
 
 use futures_util::stream;
 
-use super::spread::until;
 use super::*;
 
 /// The agent definition that may use the control tools.

@@ -61,19 +61,6 @@ impl Servers {
             }
         }
     }
-
-    /// Prompts the agent with a process until its run has ended, through the server `n`.
-    async fn run_agent_again(&self, n: usize) -> Value {
-        let body = json!({"prompt": "hello", "adapter": "agent", "session": {"key": "coding"}});
-        let run = until(async || send(self.request(n, Method::POST, "/v1/runs").json(&body)).await).await;
-        let path = format!("/v1/runs/{}", run["runId"].as_str().unwrap());
-        until(async || {
-            let run = send(self.request(n, Method::GET, &path)).await?;
-            let is_over = !["queued", "starting", "running"].contains(&run["status"].as_str().unwrap());
-            is_over.then_some(run)
-        })
-        .await
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -177,7 +164,7 @@ async fn servers_that_share_the_work_lose_and_double_nothing_when_homes_end() {
     assert!(homes.len() > 1, "several servers work: {homes:?}");
     let mut through = 0;
     for trouble in ["kill", "stop", "disconnect", "stop", "term"] {
-        let ended = servers.run_agent_again(through).await;
+        let ended = servers.run_agent(through, "hello").await;
         assert_eq!(ended["status"], "succeeded", "{trouble}: {ended}\n{}", servers.log(through));
         servers.check_agents();
         let home = until(async || servers.home("coding")).await;
@@ -193,7 +180,7 @@ async fn servers_that_share_the_work_lose_and_double_nothing_when_homes_end() {
                 servers.signal(home, Signal::STOP);
                 servers.wait_until_gone(&node);
                 // The guard has ended the agent of the stopped server, which could not do it.
-                assert_eq!(servers.run_agent_again(through).await["status"], "succeeded");
+                assert_eq!(servers.run_agent(through, "hello").await["status"], "succeeded");
                 servers.check_agents();
                 servers.signal(home, Signal::CONT);
             }

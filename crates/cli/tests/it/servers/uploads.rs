@@ -4,7 +4,6 @@
 use futures_util::{Stream, stream};
 use tokio::sync::oneshot;
 
-use super::spread::until;
 use super::*;
 
 /// More than a server keeps of a body in order to send it again.
