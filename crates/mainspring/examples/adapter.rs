@@ -1,7 +1,7 @@
 //! An agent runtime of your own as an adapter: durable sessions, streaming, cancelling and retries come with it.
 //!
 //! ```sh
-//! cargo run --example adapter -- "one two three"
+//! cargo run -p mainspring --example adapter -- "one two three"
 //! ```
 
 use std::io::Write as _;

@@ -1,8 +1,8 @@
 //! A native agent with a tool of your own, which keeps notes in the session's state.
 //!
 //! ```sh
-//! cargo run --example tool                                         # a scripted model, without a key
-//! ANTHROPIC_API_KEY=… cargo run --example tool -- "note that I like tea" anthropic/claude-sonnet-4-5
+//! cargo run -p mainspring --example tool                                         # a scripted model, without a key
+//! ANTHROPIC_API_KEY=… cargo run -p mainspring --example tool -- "note that I like tea" anthropic/claude-sonnet-4-5
 //! ```
 
 use std::io::Write as _;
