@@ -19,7 +19,7 @@ use crate::{
     OidcToken, OpenWait, OpenedSession, Page, PageSecret, Problem, Prompt, ResultsAppend, RetryOptions,
     RunDelegations, RunRoute, SearchHit, SessionAdopted, SessionAdoption, SessionAgent, SessionChanges,
     SessionDetails, SessionPatch, SessionTarget, SessionUsage, SignInWays, Snapshot, StepResult, StoreNotice,
-    Thought, Ticket, TicketRedemption, TreeNode, UsageReport, WaitAnswer, WebhookDelivery,
+    Thought, Ticket, TicketRedemption, TreeNode, UsageReport, WaitAnswer, WebhookDelivery, WebhookTest,
 };
 
 /// A type of the wire contract that is sent as JSON.
@@ -44,7 +44,7 @@ macro_rules! to_json {
     };
 }
 
-// Requests.
+// Requests, and the bodies that a server sends to others.
 to_json![
     AgentChange,
     AgentDefinition,
@@ -71,6 +71,7 @@ to_json![
     TicketRedemption,
     Value,
     WaitAnswer,
+    WebhookTest,
 ];
 
 /// Calls the macro `$each` with the types that a server sends: its answers, and the items of its streams. This crate

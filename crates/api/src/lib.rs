@@ -25,6 +25,7 @@ mod event;
 mod feed;
 mod goal;
 mod grant;
+pub mod header_name;
 mod host_call;
 mod id;
 mod json;
@@ -88,7 +89,7 @@ pub use step::{AnsweredCall, StepResult};
 pub use tree::{Fork, MessageView, Navigation, TreeNode, TreeQuery};
 pub use usage::{UsageGroup, UsageQuery, UsageReport};
 pub use wait::{OpenWait, WaitListQuery};
-pub use webhook::{DeadLetterQuery, MadeWebhook, NewWebhook, WebhookDelivery};
+pub use webhook::{DeadLetterQuery, MadeWebhook, NewWebhook, WebhookDelivery, WebhookTest};
 
 /// Distinguishes a field that was sent as null from one that was not sent.
 fn present_or_null<'de, D, T>(deserializer: D) -> Result<Option<Option<T>>, D::Error>

@@ -1,6 +1,6 @@
 //! Webhooks.
 
-use mainspring_core::Webhook;
+use mainspring_core::{Time, Webhook, WebhookId};
 use serde::{Deserialize, Serialize};
 
 /// A webhook to add.
@@ -27,6 +27,16 @@ pub struct MadeWebhook {
     pub webhook: Webhook,
     /// The secret. Only this answer contains it.
     pub secret: String,
+}
+
+/// The body of a test delivery.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename = "webhook.test", rename_all = "camelCase")]
+pub struct WebhookTest {
+    /// The webhook that is tested.
+    pub webhook_id: WebhookId,
+    /// When it was sent.
+    pub timestamp_ms: Time,
 }
 
 /// The result of an attempt to deliver.

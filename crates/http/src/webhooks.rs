@@ -6,10 +6,9 @@ use axum::extract::{FromRequestParts, Path, State};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::response::Response;
-use mainspring_api::{DeadLetterQuery, MadeWebhook, NewWebhook, Page, WebhookDelivery};
+use mainspring_api::{DeadLetterQuery, MadeWebhook, NewWebhook, Page, ToJson, WebhookDelivery, WebhookTest};
 use mainspring_core::{BadId, Cursor, DeadLetter, Delivery, Webhook, WebhookId};
 use mainspring_kernel::Error;
-use serde_json::json;
 use utoipa::IntoParams;
 use utoipa::openapi::path::{Parameter, ParameterIn};
 
@@ -120,8 +119,11 @@ pub(super) async fn webhook_test(
 ) -> Result<Json<WebhookDelivery>, Problem> {
     let webhook = http.kernel.webhook_for_change(&caller, id).await?;
     let now = http.kernel.now();
-    let body = json!({"type": "webhook.test", "webhookId": id, "timestampMs": now}).to_string();
-    Ok(Json(delivery_form(sender(&http)?.send(&webhook, "test", body, now).await)))
+    let delivery = match (WebhookTest { webhook_id: id, timestamp_ms: now }).to_json() {
+        Ok(body) => sender(&http)?.send(&webhook, "test", body, now).await,
+        Err(error) => Delivery::Refused(error.to_string()),
+    };
+    Ok(Json(delivery_form(delivery)))
 }
 
 /// Lists the events that could not be delivered to a webhook, in their order

@@ -189,7 +189,13 @@ async fn a_test_event_is_sent_and_types_are_checked() {
     assert!(made["types"].as_array().unwrap().contains(&json!("approval.requested")), "{made}");
     let test = format!("/v1/webhooks/{}/test", made["webhookId"].as_str().unwrap());
     assert_eq!(server.post(&test, json!({})).await.1, json!({"delivered": true}));
-    assert_eq!(receiver.next().await.1["type"], "webhook.test");
+    let test = receiver.next().await.1;
+    assert_eq!(
+        (&test["type"], &test["webhookId"]),
+        (&json!("webhook.test"), &made["webhookId"]),
+        "{test}"
+    );
+    assert!(test["timestampMs"].is_u64(), "{test}");
 }
 
 #[tokio::test]
