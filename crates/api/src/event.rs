@@ -78,6 +78,11 @@ pub struct Thought {
     pub text: String,
 }
 
+impl Thought {
+    /// The name of the server-sent event.
+    pub const KIND: &str = "thought";
+}
+
 /// `store.failed` or `store.recovered`, in the stream of all sessions. Sent live only.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StoreNotice {
@@ -93,4 +98,9 @@ pub struct StoreNotice {
 pub struct CaughtUp {
     /// The resume point.
     pub position: Position,
+}
+
+impl CaughtUp {
+    /// The name of the server-sent event.
+    pub const KIND: &str = "caught_up";
 }

@@ -40,6 +40,11 @@ pub struct FeedSnapshot {
     pub sessions: Vec<LiveSession>,
 }
 
+impl FeedSnapshot {
+    /// The name of the server-sent event.
+    pub const KIND: &str = "snapshot";
+}
+
 /// A change of a session, or of the store's availability.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case", rename_all_fields = "camelCase")]

@@ -389,6 +389,11 @@ pub struct Snapshot {
     pub damaged: Vec<Damage>,
 }
 
+impl Snapshot {
+    /// The name of the server-sent event of a snapshot that replaces pruned events.
+    pub const RESET: &str = "reset";
+}
+
 /// The usage of a session: of all its runs, including those on abandoned branches, and of the runs that they
 /// delegated to. The runs of a fork count only for the fork, and those of the session it was forked from only for
 /// that session.

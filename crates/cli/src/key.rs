@@ -4,6 +4,7 @@ use clap::Subcommand;
 use mainspring_client::{KeyListQuery, NewKey};
 use mainspring_core::{AccessRole, ApiKey, Cost, Time};
 use mainspring_kernel::clock::Clock;
+use mainspring_system::ids::Ids;
 use serde_json::json;
 
 use super::Context;
@@ -124,17 +125,22 @@ impl Key {
                     tools: listed(tools),
                     spend_per_day,
                 };
-                let created = connection.request(async |client| client.key_create(&new).await).await?;
+                // A request that is repeated on a new connection creates no second key.
+                let idempotency_key = Ids::system().secret();
+                let created = connection
+                    .request(async |client| client.key_create(&new, Some(&idempotency_key)).await)
+                    .await?;
+                let key = &created.key;
+                let Some(secret) = &created.secret else { return Err(lost_secret(key)) };
                 if output.json {
                     return Ok(output.print_json(&created)?);
                 }
-                let key = &created.key;
                 let org = key.org.as_ref().map(|org| format!(" of {org}")).unwrap_or_default();
                 output.print_note(format_args!(
                     "{DIM}· {} for {}{org}, {}; the secret is shown only once:{DIM:#}",
                     key.id, key.owner, key.role
                 ))?;
-                Ok(output.print_line(created.secret.unwrap_or_default())?)
+                Ok(output.print_line(secret)?)
             }
             Self::List { limit } => {
                 let query = KeyListQuery { limit: Some(limit), before: None };
@@ -166,6 +172,16 @@ impl Key {
             }
         }
     }
+}
+
+/// The connection broke after the server had made the key: its answer, which alone contains the secret, is lost.
+fn lost_secret(key: &ApiKey) -> CliError {
+    let id = key.id;
+    let message = format!(
+        "the key {id} was created, but its secret was lost with the connection; run `mainspring key revoke {id}` and \
+         create another key"
+    );
+    CliError { exit: Exit::Unavailable, code: "transport_interruption".into(), message, retryable: false }
 }
 
 fn row(key: &ApiKey, now: Time) -> Vec<String> {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures_util::{Stream, StreamExt};
 use mainspring_api::threads::ErrorEnvelope;
-use mainspring_api::{Problem, ToJson};
+use mainspring_api::{Problem, ToJson, header_name};
 use mainspring_core::Position;
 use mainspring_core::limits::check_text;
 use reqwest::header::{ACCEPT, CONTENT_TYPE, IF_MATCH};
@@ -43,9 +43,6 @@ mod sign_in;
 mod state;
 mod tree;
 mod webhooks;
-
-/// The header that makes a repeated request idempotent.
-const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long an unused connection is kept. Shorter than the server's default for `http.header_ms`, after which the server
@@ -151,12 +148,12 @@ impl Client {
     pub(crate) async fn stream(
         &self,
         path: &[&str],
-        query: &[(&str, String)],
+        query: &impl Serialize,
         after: Option<Position>,
     ) -> Result<Response, Error> {
         let mut request = self.request(Method::GET, path).query(query).header(ACCEPT, "text/event-stream");
         if let Some(after) = after {
-            request = request.header("last-event-id", after.to_string());
+            request = request.header(header_name::LAST_EVENT_ID, after.to_string());
         }
         self.send(request).await
     }
@@ -191,7 +188,7 @@ impl Client {
     ) -> Result<T, Error> {
         let mut request = with_json(self.request(Method::POST, path), body)?;
         if let Some(key) = idempotency_key {
-            request = request.header(IDEMPOTENCY_KEY, key);
+            request = request.header(header_name::IDEMPOTENCY_KEY, key);
         }
         self.read(self.send(request).await?).await
     }
@@ -203,10 +200,10 @@ impl Client {
         }
         let mut request = self.http.request(method, url).bearer_auth(self.secret.expose_secret());
         if let Some(owner) = &self.owner {
-            request = request.header("mainspring-owner", &**owner);
+            request = request.header(header_name::OWNER, &**owner);
         }
         if let Some(host) = &self.host {
-            request = request.header("mainspring-host", &**host);
+            request = request.header(header_name::HOST, &**host);
         }
         request
     }

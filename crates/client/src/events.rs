@@ -3,7 +3,7 @@
 //! A stream remembers the position of the last item it returned. When the connection breaks, the stream reconnects at
 //! that position, so the caller gets each event and each streamed byte exactly once.
 
-use mainspring_api::{EventsQuery, Snapshot, Thought};
+use mainspring_api::{EventsQuery, Snapshot, SubscriptionMode, Thought};
 use mainspring_core::{Body, Event, LiveEvent, Position, RunId};
 use serde_json::Value;
 use sse_stream::Sse;
@@ -88,13 +88,20 @@ impl Events {
 
     /// Returns the history that the position belongs to. Store it together with the position.
     pub fn history(&self) -> Option<&str> {
-        self.frames.history.as_deref()
+        self.frames.query.history.as_deref()
     }
 
     /// Sets the history in which the position was read. If the server has another history now, the stream begins with a
     /// reset.
     pub fn in_history(mut self, history: Option<String>) -> Self {
-        self.frames.history = history;
+        self.frames.query.history = history;
+        self
+    }
+
+    /// Follows a session without keeping it in memory: the stream pauses while the session is unloaded. The stream of a
+    /// run never keeps its session in memory.
+    pub fn observing(mut self) -> Self {
+        self.frames.query.mode = self.run.is_none().then_some(SubscriptionMode::Observer);
         self
     }
 
@@ -176,8 +183,8 @@ impl Events {
 
 fn parse_item(kind: &str, data: &str) -> Result<Item, serde_json::Error> {
     Ok(match kind {
-        "thought" => Item::Thought(Thought::from_json(data)?),
-        "reset" => Item::Reset(Snapshot::from_json(data)?.into()),
+        Thought::KIND => Item::Thought(Thought::from_json(data)?),
+        Snapshot::RESET => Item::Reset(Snapshot::from_json(data)?.into()),
         "message.delta" | "message.truncated" | "store.failed" | "store.recovered" => {
             Item::Live(LiveEvent::from_json(data)?)
         }

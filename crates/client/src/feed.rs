@@ -26,7 +26,7 @@ impl Feed {
             let frame = self.0.next(None).await?;
             let (Some(kind), Some(data)) = (frame.event, frame.data) else { continue };
             let item = match kind.as_str() {
-                "snapshot" => FeedSnapshot::from_json(&data).map(FeedItem::Snapshot),
+                FeedSnapshot::KIND => FeedSnapshot::from_json(&data).map(FeedItem::Snapshot),
                 kind if LiveChange::KINDS.contains(&kind) => {
                     LiveChange::from_json(&data).map(FeedItem::Change)
                 }

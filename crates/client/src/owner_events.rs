@@ -1,18 +1,19 @@
 //! The events of all of the caller's sessions, in one order.
 
 use futures_util::StreamExt;
-use mainspring_api::{CaughtUp, StoreNotice};
+use mainspring_api::{CaughtUp, OwnerEventsQuery, StoreNotice};
 use mainspring_core::{Body, Event, Position};
 use sse_stream::{Sse, SseByteStream};
 
 use crate::json::FromJson;
-use crate::stream::Connection;
+use crate::stream::{Connection, history_of};
 use crate::{Client, Error};
 
 /// Events of all of the caller's sessions, over one connection. When the connection breaks, resume at the position.
 pub struct OwnerEvents {
     client: Client,
     connection: Connection,
+    history: Option<String>,
     position: Option<Position>,
 }
 
@@ -30,18 +31,17 @@ pub enum OwnerItem {
 }
 
 impl OwnerEvents {
-    pub(crate) async fn open(
-        client: Client,
-        type_prefixes: &[&str],
-        after: Option<Position>,
-    ) -> Result<Self, Error> {
-        let mut query = vec![];
-        if !type_prefixes.is_empty() {
-            query.push(("types", type_prefixes.join(",")));
-        }
-        let response = client.stream(&["v1", "events"], &query, after).await?;
+    pub(crate) async fn open(client: Client, query: &OwnerEventsQuery) -> Result<Self, Error> {
+        let response = client.stream(&["v1", "events"], query, None).await?;
+        let history = history_of(&response);
         let connection: Connection = Box::pin(SseByteStream::new(response.bytes_stream()));
-        Ok(Self { client, connection, position: after })
+        let position = query.after.as_deref().and_then(|after| after.parse().ok());
+        Ok(Self { client, connection, history, position })
+    }
+
+    /// Returns the history that the position is of, to be stored with it.
+    pub fn history(&self) -> Option<&str> {
+        self.history.as_deref()
     }
 
     /// Returns the resume point: all events up to here were returned.
@@ -67,7 +67,7 @@ impl OwnerEvents {
 
 fn parse_item(kind: &str, data: &str) -> Result<OwnerItem, serde_json::Error> {
     Ok(match kind {
-        "caught_up" => OwnerItem::CaughtUp(CaughtUp::from_json(data)?.position),
+        CaughtUp::KIND => OwnerItem::CaughtUp(CaughtUp::from_json(data)?.position),
         "store.failed" | "store.recovered" => OwnerItem::Store(StoreNotice::from_json(data)?.into()),
         kind if Body::TYPES.contains(&kind) => OwnerItem::Event(Event::from_json(data)?.into()),
         _ => OwnerItem::Unknown,

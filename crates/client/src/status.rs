@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 
 use crate::backoff::Backoff;
 use crate::bridge::Surface;
-use crate::{Client, Error, OwnerItem, RunListQuery, SessionListQuery};
+use crate::{Client, Error, OwnerEventsQuery, OwnerItem, RunListQuery, SessionListQuery};
 
 mod statuses;
 
@@ -26,7 +26,7 @@ use statuses::Statuses;
 pub use statuses::{ArtifactView, RunView, SessionView};
 
 /// The type prefixes of the events that change a status.
-const EVENT_TYPE_PREFIXES: &[&str] = &["session", "run", "attempt", "progress", "usage", "artifact"];
+const EVENT_TYPE_PREFIXES: &str = "session,run,attempt,progress,usage,artifact";
 const RECONNECT_BACKOFF: Backoff =
     Backoff { initial: Duration::from_millis(20), max: Duration::from_secs(2) };
 /// Number of sessions or runs per page.
@@ -170,7 +170,7 @@ async fn follow_connection(
     // The list is at least as new as `begin`. Events in between are replayed, which does not change the final
     // statuses.
     let mut statuses = list_statuses(client).await?;
-    let mut events = client.owner_events(EVENT_TYPE_PREFIXES, Some(begin)).await?;
+    let mut events = client.owner_events(&events_after(Some(begin))).await?;
     loop {
         match events.next().await.transpose()? {
             None => return Ok(()),
@@ -201,9 +201,18 @@ async fn follow_connection(
     Ok(())
 }
 
+/// Selects the events that change a status.
+fn events_after(after: Option<Position>) -> OwnerEventsQuery {
+    OwnerEventsQuery {
+        after: after.map(|after| after.to_string()),
+        types: Some(EVENT_TYPE_PREFIXES.into()),
+        ..OwnerEventsQuery::default()
+    }
+}
+
 /// Returns the position of the latest event; `None` if the connection broke.
 async fn latest_position(client: &Client) -> Result<Option<Position>, Error> {
-    let mut events = client.owner_events(EVENT_TYPE_PREFIXES, None).await?;
+    let mut events = client.owner_events(&events_after(None)).await?;
     while let Some(item) = events.next().await.transpose()? {
         if let OwnerItem::CaughtUp(position) = item {
             return Ok(Some(position));

@@ -4,6 +4,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use futures_util::{Stream, StreamExt};
+use mainspring_api::{EventsQuery, header_name};
 use mainspring_core::Position;
 use sse_stream::{Sse, SseByteStream};
 
@@ -21,8 +22,8 @@ pub(crate) struct Frames {
     pub(crate) client: Client,
     path: Vec<String>,
     connection: Option<Connection>,
-    /// The history in which the frames so far were read.
-    pub(crate) history: Option<String>,
+    /// The history in which the frames so far were read, and the mode.
+    pub(crate) query: EventsQuery,
     failures: u32,
     /// The number of consecutive failures after which `next` returns the error.
     pub(crate) max_failures: u32,
@@ -31,7 +32,14 @@ pub(crate) struct Frames {
 impl Frames {
     pub(crate) fn new(client: Client, path: &[&str]) -> Self {
         let path = path.iter().map(|segment| (*segment).to_owned()).collect();
-        Self { client, path, connection: None, history: None, failures: 0, max_failures: u32::MAX }
+        Self {
+            client,
+            path,
+            connection: None,
+            query: EventsQuery::default(),
+            failures: 0,
+            max_failures: u32::MAX,
+        }
     }
 
     /// Waits for the next frame; a new connection starts after `after`. Cancel-safe.
@@ -62,14 +70,14 @@ impl Frames {
             RECONNECT_BACKOFF.wait(self.failures).await;
             let path: Vec<&str> = self.path.iter().map(String::as_str).collect();
             // Sent only with a position: the server checks that the position belongs to its stored history.
-            let history = self.history.iter().filter(|_| after.is_some());
-            let query: Vec<_> = history.map(|history| ("history", history.clone())).collect();
+            let history = self.query.history.clone().filter(|_| after.is_some());
+            let query = EventsQuery { history, ..self.query.clone() };
             let response = self.client.stream(&path, &query, after).await;
             // A connection counts as a failure until its first frame arrives: it may end without one.
             self.failures += 1;
             match response {
                 Ok(response) => {
-                    self.history = history_of(&response).or(self.history.take());
+                    self.query.history = history_of(&response).or(self.query.history.take());
                     self.connection = Some(Box::pin(SseByteStream::new(response.bytes_stream())));
                     return Ok(());
                 }
@@ -82,5 +90,5 @@ impl Frames {
 
 /// Returns the history that a response names.
 pub(crate) fn history_of(response: &reqwest::Response) -> Option<String> {
-    response.headers().get("mainspring-history")?.to_str().ok().map(str::to_owned)
+    response.headers().get(header_name::HISTORY)?.to_str().ok().map(str::to_owned)
 }

@@ -5,6 +5,7 @@ use std::pin::Pin;
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
+use mainspring_api::header_name;
 use mainspring_core::AccessRole;
 use mainspring_core::limits::check_text;
 use mainspring_kernel::kernel::{Caller, Secret};
@@ -14,9 +15,6 @@ use subtle::ConstantTimeEq;
 use crate::audit::RequestCaller;
 use crate::oidc::Refusal;
 use crate::{Http, Oidc, Problem, sign_in};
-
-/// The header that names the owner to act for.
-pub(super) const OWNER_HEADER: &str = "mainspring-owner";
 
 /// Authenticates callers: the state directory's token acts for any owner, an API key and an agent's token for
 /// their own owner.
@@ -142,7 +140,7 @@ pub(super) fn key_ended(http: &Http, caller: &Caller) -> KeyEnded {
 
 /// Reads the owner that the request names.
 fn owner_of(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
-    let Some(value) = headers.get(OWNER_HEADER) else {
+    let Some(value) = headers.get(header_name::OWNER) else {
         return Ok(None);
     };
     let owner = std::str::from_utf8(value.as_bytes())

@@ -10,7 +10,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt;
-use mainspring_api::ToJson;
+use mainspring_api::{ToJson, header_name};
 use mainspring_core::{AttemptId, BadId, DelegationId, GrantId, KeyId, MessageId, RunId, WebhookId};
 use mainspring_kernel::kernel::session_ref;
 use mainspring_kernel::store::SessionRef;
@@ -267,7 +267,7 @@ pub(super) struct IdempotencyHeader {
 
 /// Reads the `Idempotency-Key` header.
 pub(super) fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
-    let key = headers.get("idempotency-key").map(HeaderValue::to_str).transpose();
+    let key = headers.get(header_name::IDEMPOTENCY_KEY).map(HeaderValue::to_str).transpose();
     key.map_err(|_| Problem::invalid("the Idempotency-Key must be plain text"))
 }
 

@@ -10,7 +10,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::{self, Stream};
-use mainspring_api::{EventsQuery, Page, SubscriptionMode, Thought};
+use mainspring_api::{EventsQuery, Page, Snapshot, SubscriptionMode, Thought, header_name};
 use mainspring_core::{Body, Event, Position, RunId, RunStatus};
 use mainspring_kernel::feed::{Item, Subscription};
 use mainspring_kernel::kernel::{Accepted, Caller};
@@ -123,7 +123,7 @@ pub(super) fn wants_stream(headers: &HeaderMap) -> bool {
 
 /// Reads the resume position: `Last-Event-ID`, which browsers send automatically, else `after`.
 pub(super) fn resume_point(headers: &HeaderMap, after: Option<&str>) -> Result<Option<Position>, Problem> {
-    let last = headers.get("last-event-id").map(|value| value.to_str().unwrap_or("?"));
+    let last = headers.get(header_name::LAST_EVENT_ID).map(|value| value.to_str().unwrap_or("?"));
     let Some(text) = last.or(after) else {
         return Ok(None);
     };
@@ -201,11 +201,11 @@ impl Reader {
             }
             Item::Event(_) => None,
             // The id is the snapshot's position: a client that reconnects with it continues from there.
-            Item::Reset(snapshot) => Some(frame(&**snapshot, Some(&snapshot.position), "reset")),
+            Item::Reset(snapshot) => Some(frame(&**snapshot, Some(&snapshot.position), Snapshot::RESET)),
             // A thought has no position, so it carries no id.
             Item::Thought(thought) => {
                 let thought = Thought { attempt_id: thought.attempt, text: (*thought.text).to_owned() };
-                Some(frame(&thought, None, "thought"))
+                Some(frame(&thought, None, Thought::KIND))
             }
         }
     }

@@ -43,7 +43,7 @@ fn frames(reader: Reader) -> impl Stream<Item = Bytes> {
     stream::unfold(reader, |mut reader| async move {
         if !std::mem::replace(&mut reader.snapshot_sent, true) {
             let snapshot = FeedSnapshot { sessions: reader.feed.snapshot().to_vec() };
-            return Some((frame(&snapshot, None, "snapshot"), reader));
+            return Some((frame(&snapshot, None, FeedSnapshot::KIND), reader));
         }
         let stop = reader.stop.clone();
         let change = tokio::select! {

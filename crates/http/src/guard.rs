@@ -4,8 +4,8 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use mainspring_api::header_name;
 
-use crate::access::OWNER_HEADER;
 use crate::sign_in::{PAGE_HEADER, SITE_HEADER};
 use crate::{Http, Problem, cors};
 
@@ -14,15 +14,15 @@ use crate::{Http, Problem, cors};
 /// read the first and some the last, so a repeated header is refused.
 const DECIDING: [&str; 11] = [
     "authorization",
-    OWNER_HEADER,
+    header_name::OWNER,
     PAGE_HEADER,
     SITE_HEADER,
-    "mainspring-host",
-    "idempotency-key",
+    header_name::HOST,
+    header_name::IDEMPOTENCY_KEY,
     "host",
     "origin",
     "if-match",
-    "last-event-id",
+    header_name::LAST_EVENT_ID,
     "content-type",
 ];
 

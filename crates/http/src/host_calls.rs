@@ -2,7 +2,7 @@
 
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue};
-use mainspring_api::{HostCall, HostCallAnswered, HostCallQuery, HostCallResult};
+use mainspring_api::{HostCall, HostCallAnswered, HostCallQuery, HostCallResult, header_name};
 use utoipa::IntoParams;
 
 use crate::access::Authenticated;
@@ -23,7 +23,7 @@ pub(super) struct HostHeader {
 
 /// Reads the host that a request names.
 pub(super) fn host_name(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
-    let host = headers.get("mainspring-host").map(HeaderValue::to_str).transpose();
+    let host = headers.get(header_name::HOST).map(HeaderValue::to_str).transpose();
     host.map_err(|_| Problem::invalid("the Mainspring-Host must be plain text"))
 }
 

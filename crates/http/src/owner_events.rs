@@ -91,7 +91,7 @@ fn frames(reader: Reader) -> impl Stream<Item = Bytes> {
             Ok(OwnerItem::Event(event)) => frame(&*event, Some(&resume(event.cursor)), event.body.kind()),
             Ok(OwnerItem::CaughtUp(cursor)) => {
                 let position = Position { cursor, pos: 0 };
-                frame(&CaughtUp { position }, Some(&position), "caught_up")
+                frame(&CaughtUp { position }, Some(&position), CaughtUp::KIND)
             }
             Ok(OwnerItem::Store(cursor, change)) => {
                 let notice = StoreNotice { position: Position { cursor, pos: 0 }, body: change.body() };

@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn a_frame_without_a_position_has_no_id() {
         let thought = Thought { attempt_id: AttemptId::from_bytes([3; 16]), text: "a\nb".into() };
-        let frame = frame(&thought, None, "thought");
+        let frame = frame(&thought, None, Thought::KIND);
         let text = std::str::from_utf8(&frame).unwrap();
         let lines: Vec<_> = text.split('\n').map(|line| line.split(':').next().unwrap()).collect();
         assert_eq!(lines, ["data", "event", "", ""], "{text}");

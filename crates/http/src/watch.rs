@@ -9,6 +9,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use mainspring_api::header_name;
 use mainspring_kernel::contain::contain;
 use mainspring_kernel::quotas::{NotTaken, PoolPermit};
 use parking_lot::Mutex;
@@ -19,7 +20,7 @@ use crate::slow_body::{SlowBody, TooSlow};
 use crate::{Http, Problem, sign_in, threads};
 
 /// The header that names the history of the events.
-const HISTORY_HEADER: HeaderName = HeaderName::from_static("mainspring-history");
+const HISTORY_HEADER: HeaderName = HeaderName::from_static(header_name::HISTORY);
 
 /// The place of a request among those that are handled at the same time. Middleware holds it until the response begins.
 #[derive(Debug, Clone, Default)]

@@ -3,12 +3,12 @@
 use std::ops::Range;
 
 use futures_util::Stream;
-use mainspring_api::{ArtifactListQuery, ArtifactQuery, Page};
+use mainspring_api::{ArtifactListQuery, ArtifactQuery, Page, header_name};
 use mainspring_core::{Artifact, ArtifactId, RunId};
 use reqwest::Method;
 use reqwest::header::{CONTENT_TYPE, RANGE};
 
-use super::{Client, IDEMPOTENCY_KEY};
+use super::Client;
 use crate::Error;
 
 impl Client {
@@ -23,7 +23,8 @@ impl Client {
     ) -> Result<Artifact, Error> {
         let request = self.request(Method::POST, &["v1", "sessions", session, "artifacts"]).query(artifact);
         let request = request.header(CONTENT_TYPE, mime_type.unwrap_or("application/octet-stream"));
-        self.read(self.send(request.header(IDEMPOTENCY_KEY, idempotency_key).body(bytes)).await?).await
+        self.read(self.send(request.header(header_name::IDEMPOTENCY_KEY, idempotency_key).body(bytes)).await?)
+            .await
     }
 
     /// Lists the artifacts of a session, the newest first.

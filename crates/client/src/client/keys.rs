@@ -7,9 +7,10 @@ use super::Client;
 use crate::Error;
 
 impl Client {
-    /// Creates a key. Only this response contains its secret.
-    pub async fn key_create(&self, new: &NewKey) -> Result<MadeKey, Error> {
-        self.post(&["v1", "keys"], new).await
+    /// Creates a key. Only this response contains its secret. A repeated request with the same idempotency key creates no
+    /// second key.
+    pub async fn key_create(&self, new: &NewKey, idempotency_key: Option<&str>) -> Result<MadeKey, Error> {
+        self.post_idempotent(&["v1", "keys"], new, idempotency_key).await
     }
 
     /// Lists the keys that the caller may manage, the newest first.

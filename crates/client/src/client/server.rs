@@ -1,7 +1,7 @@
 //! The server itself, and the events of all sessions.
 
 use mainspring_api::{AuditListQuery, AuditRecord, Health, OwnerEventsQuery, Page};
-use mainspring_core::{Event, Position};
+use mainspring_core::Event;
 use reqwest::Method;
 use serde_json::Value;
 
@@ -40,14 +40,9 @@ impl Client {
         Feed::new(self.clone())
     }
 
-    /// Follows the events of all of the caller's sessions after `after`, in one order; from now on if `None`. With
-    /// `type_prefixes`, only events whose types begin with one of them, for example `run`.
-    pub async fn owner_events(
-        &self,
-        type_prefixes: &[&str],
-        after: Option<Position>,
-    ) -> Result<OwnerEvents, Error> {
-        OwnerEvents::open(self.clone(), type_prefixes, after).await
+    /// Follows the events of all of the caller's sessions, in one order; from now on if the query has no position.
+    pub async fn owner_events(&self, query: &OwnerEventsQuery) -> Result<OwnerEvents, Error> {
+        OwnerEvents::open(self.clone(), query).await
     }
 
     /// Reads a page of the events of all of the caller's sessions.

@@ -24,7 +24,7 @@ async fn adapters_are_listed_with_their_capabilities_and_logins() {
     assert_eq!(code(client.login_create("agent", "guess").await), "login_failed");
     assert_eq!(code(client.login_create("script", "token").await), "adapter_incompatible");
     let member = NewKey { name: "ci".into(), owner_id: Some("ben".into()), ..NewKey::default() };
-    let secret = client.key_create(&member).await.unwrap().secret.unwrap();
+    let secret = client.key_create(&member, None).await.unwrap().secret.unwrap();
     let member = mainspring_client::Client::over_tcp(&world.listening.url(), &secret).unwrap();
     assert_eq!(code(member.login_create("agent", "token").await), "forbidden");
     assert_eq!(client.model_list().await.unwrap(), ModelList::default(), "this node has no models");

@@ -10,9 +10,15 @@ async fn a_key_acts_for_its_owner_until_it_is_revoked() {
     let world = World::start().await;
     let client = &world.client;
     let new = |owner: &str| NewKey { name: owner.into(), owner_id: Some(owner.into()), ..NewKey::default() };
-    let made = client.key_create(&new("ada")).await.unwrap();
+    let made = client.key_create(&new("ada"), Some("first")).await.unwrap();
+    let again = client.key_create(&new("ada"), Some("first")).await.unwrap();
+    assert_eq!(
+        (again.key, again.secret),
+        (made.key.clone(), None),
+        "a repeated request creates no second key"
+    );
     world.node.clock.advance(1);
-    let other = client.key_create(&new("ben")).await.unwrap();
+    let other = client.key_create(&new("ben"), None).await.unwrap();
     let ada = Client::over_tcp(&world.listening.url(), made.secret.as_deref().unwrap()).unwrap();
     let session = ada.session_resolve(&SessionTarget::key("a"), None).await.unwrap().session;
     assert_eq!(session.owner, "ada");
@@ -37,7 +43,7 @@ async fn a_caller_reads_itself_and_makes_tickets_for_browsers() {
     // Only the page of the server redeems a ticket: this client sends no Origin.
     assert_eq!(code(client.ticket_redeem(&TicketRedemption { ticket }).await), "authentication");
     let new = NewKey { name: "ci".into(), owner_id: Some("ada".into()), ..NewKey::default() };
-    let made = client.key_create(&new).await.unwrap();
+    let made = client.key_create(&new, None).await.unwrap();
     let ada = Client::over_tcp(&world.listening.url(), made.secret.as_deref().unwrap()).unwrap();
     let me = ada.me().await.unwrap();
     assert_eq!((me.owner_id.as_str(), me.role, me.key_id), ("ada", AccessRole::Member, Some(made.key.id)));

@@ -32,12 +32,17 @@ async fn the_feed_begins_with_a_snapshot_and_tells_each_change() {
     assert_eq!(again.sessions[0].session_id, run.session);
 }
 
+fn runs_after(after: Position) -> OwnerEventsQuery {
+    let (after, types) = (Some(after.to_string()), Some("run".into()));
+    OwnerEventsQuery { after, types, ..OwnerEventsQuery::default() }
+}
+
 #[tokio::test]
 async fn the_events_of_all_sessions_come_in_one_order_and_resume_at_a_position() {
     let world = World::start().await;
     let client = &world.client;
     let runs = [world.play("a", "say one").await.id, world.play("b", "say two").await.id];
-    let mut events = client.owner_events(&["run"], Some(Position::START)).await.unwrap();
+    let mut events = client.owner_events(&runs_after(Position::START)).await.unwrap();
     let mut seen = vec![];
     let caught_up = loop {
         match events.next().await.unwrap().unwrap() {
@@ -54,7 +59,7 @@ async fn the_events_of_all_sessions_come_in_one_order_and_resume_at_a_position()
     assert_eq!(client.owner_events_page(&query).await.unwrap().items, seen);
 
     let third = world.play("a", "say three").await;
-    let mut later = client.owner_events(&["run"], Some(caught_up)).await.unwrap();
+    let mut later = client.owner_events(&runs_after(caught_up)).await.unwrap();
     let OwnerItem::Event(next) = later.next().await.unwrap().unwrap() else { panic!("no event") };
     assert!(matches!(next.body, Body::RunQueued { .. }) && next.run == Some(third.id), "{next:?}");
     assert_eq!(later.position().map(|position| position.cursor), Some(next.cursor));
@@ -67,7 +72,7 @@ async fn the_audit_log_is_read_by_page_and_by_operation() {
     let world = World::start().await;
     let client = &world.client;
     let new = NewKey { name: "ci".into(), owner_id: Some("ada".into()), ..NewKey::default() };
-    let made = client.key_create(&new).await.unwrap();
+    let made = client.key_create(&new, None).await.unwrap();
     client.key_revoke(made.key.id).await.unwrap();
     let query = AuditListQuery { kind: Some(AuditKind::Change), limit: Some(1), ..AuditListQuery::default() };
     let first = client.audit_list(&query).await.unwrap();

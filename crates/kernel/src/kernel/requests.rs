@@ -203,8 +203,7 @@ pub(super) fn request_name(
 }
 
 /// An accepted prompt.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Accepted {
     /// The session.
     pub session: Session,
