@@ -12,7 +12,7 @@ const SCRIPT: &str = r#"
 set -e
 # An interrupted test run signals the whole group: the script goes on, and cleans up when its input ends.
 trap '' INT TERM HUP
-folder=$(mktemp -d /tmp/mainspring-postgres-XXXXXX)
+folder=$(mktemp -d "$base/mainspring-postgres-XXXXXX")
 trap 'rm -rf "$folder"' EXIT
 new_data "$1" "$folder/data"
 "$1/pg_ctl" -D "$folder/data" -l "$folder/log" -w -o "-k $folder -c listen_addresses= -c fsync=off -c full_page_writes=off \
@@ -47,9 +47,12 @@ fn start() -> Cluster {
     Cluster { bin, socket, _script: script }
 }
 
-/// Defines `new_data BIN FOLDER`, which makes the folder of a new cluster: a copy of a template, which takes a tenth of the
-/// time of `initdb`. Tests of one user and version share the template.
+/// Defines `base`, a folder in memory if there is one, since clusters create thousands of files, and `new_data BIN FOLDER`,
+/// which makes the folder of a new cluster: a copy of a template, which takes less time than `initdb`. Tests of one user
+/// and version share the template.
 const NEW_DATA: &str = r#"
+base=/tmp
+[ -d /dev/shm ] && [ -w /dev/shm ] && base=/dev/shm
 new_data() {
   template="/tmp/mainspring-postgres-template-$(id -u)-$("$1/initdb" --version | tr -cd 0-9.)"
   mkdir -p -m 700 "$template"
@@ -65,7 +68,8 @@ new_data() {
 }
 "#;
 
-/// Starts a script that prints its folder once it is ready. It ends when its input does. The script may call `new_data`.
+/// Starts a script that prints its folder once it is ready. It ends when its input does. The script may use what [`NEW_DATA`]
+/// defines.
 pub(crate) fn run_script(script: &str, argument: &std::ffi::OsStr) -> (String, std::process::Child) {
     // Neither program runs as root.
     let is_root = std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0);

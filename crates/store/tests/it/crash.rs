@@ -19,7 +19,7 @@ use crate::fixtures::*;
 const START: &str = r#"
 set -e
 trap '' INT TERM HUP
-folder=$(mktemp -d /tmp/mainspring-postgres-XXXXXX)
+folder=$(mktemp -d "$base/mainspring-postgres-XXXXXX")
 trap 'rm -rf "$folder"' EXIT
 new_data "$1" "$folder/data"
 cat >>"$folder/data/postgresql.conf" <<END

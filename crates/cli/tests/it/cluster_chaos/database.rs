@@ -10,7 +10,7 @@ use crate::postgres_cluster::{Psql, bin, psql_open, run_script};
 const SCRIPT: &str = r#"
 set -e
 trap '' INT TERM HUP
-folder=$(mktemp -d /tmp/mainspring-chaos-XXXXXX)
+folder=$(mktemp -d "$base/mainspring-chaos-XXXXXX")
 trap 'rm -rf "$folder"' EXIT
 new_data "$1" "$folder/data"
 start() {
