@@ -142,15 +142,16 @@ impl Actor {
             }));
         }
         let mut draft = self.draft();
-        let latest = draft.hot.binding.take();
+        let mut of_run = draft.hot.binding.take();
         for binding in lost {
+            let is_of_run = of_run.as_ref().is_some_and(|of_run| of_run.id == binding.id);
             draft.hot.binding = Some(Box::new(binding));
             self.give_up_on_error(draft.binding_lose(PROCESS_GONE.into()))?;
+            if is_of_run {
+                of_run = draft.hot.binding.take();
+            }
         }
-        // The binding of the active run, if it has one: changed if it was lost.
-        let changed =
-            draft.hot.binding.take().filter(|lost| Some(lost.id) == latest.as_ref().map(|it| it.id));
-        draft.hot.binding = changed.or(latest);
+        draft.hot.binding = of_run;
         self.commit(draft).await?;
         Ok(())
     }

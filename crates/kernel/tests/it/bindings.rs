@@ -1,9 +1,12 @@
 //! Bindings: which native session an attempt resumes. No agent answers from a path it does not know.
 
+use std::sync::Arc;
+
 use mainspring_core::{
-    Binding, BindingStatus, ExternalRef, Failure, Fidelity, MessageId, Place, Role, RunStatus, SessionStatus,
+    Binding, BindingStatus, ExternalRef, Failure, Fidelity, MessageId, Place, Role, RunId, RunStatus,
+    SessionStatus, WaitRequest,
 };
-use mainspring_kernel::adapter::{End, Executed, Record, RuntimeFacts};
+use mainspring_kernel::adapter::{Adapter, End, Executed, Record, RuntimeFacts};
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::kernel::{
     Adopted, ForkRequest, NewSession, RunRequest, SessionPatch, SessionQuery, SessionTarget,
@@ -12,7 +15,7 @@ use mainspring_kernel::kernel::{
 use mainspring_kernel::{Error, Options};
 
 use crate::portable::{export, import};
-use crate::puppet::{Execution, PuppetBehavior, PuppetControl, puppet, puppet_request};
+use crate::puppet::{Execution, PuppetBehavior, PuppetControl, puppet, puppet_request, question};
 use crate::world::{Disk, NOW, World, by_key, events_text, every_store, run_process, with_timeout};
 
 fn with_bindings() -> PuppetBehavior {
@@ -398,6 +401,50 @@ async fn check_bindings_after_start(disk: Disk, seed: u64, fidelity: Fidelity, i
         let recorded = events.matches("binding.stale").count();
         assert_eq!(recorded, usize::from(is_lost), "{fidelity:?} {key}: {events}");
     }
+}
+
+#[test]
+fn a_lost_binding_of_a_waiting_run_stays_stale_when_the_run_ends() {
+    let disk = Disk::sqlite();
+    let run = run_process(wait_beside_another_binding(disk.clone()));
+    run_process(cancel_after_start(disk, run));
+}
+
+/// Two adapters, whose bindings are listed in this order.
+fn two_puppets(disk: &Disk) -> (Vec<Arc<dyn Adapter>>, [PuppetControl; 2]) {
+    let (first, first_control) = puppet(&disk.store, with_bindings());
+    let behavior = PuppetBehavior { name: "zebra", ..with_bindings() };
+    let (second, second_control) = puppet(&disk.store, behavior);
+    (vec![first, second], [first_control, second_control])
+}
+
+/// Opens a process-local binding of each adapter in one session. The run of the first adapter waits when the process ends.
+async fn wait_beside_another_binding(disk: Disk) -> RunId {
+    let (adapters, [mut first, mut second]) = two_puppets(&disk);
+    let world = World::boot(disk, Options::default(), adapters, Clock::manual(NOW), 1).await;
+    let request = RunRequest { adapter: Some("zebra".into()), ..RunRequest::text("a", "one") };
+    let run = world.send(request).await.unwrap().run;
+    let execution = second.next().await;
+    execution.handle.record(vec![binding_opened("z1", Fidelity::None)]).await.unwrap();
+    execution.end(End::succeeded());
+    world.ended(run.id).await;
+    let run = world.send(puppet_request("a", "two")).await.unwrap().run;
+    let execution = first.next().await;
+    execution.handle.record(vec![binding_opened("p1", Fidelity::None)]).await.unwrap();
+    execution.end(Executed::Waiting(question(WaitRequest::Input, None)));
+    world.wait_for_question(run.id).await;
+    run.id
+}
+
+async fn cancel_after_start(disk: Disk, run: RunId) {
+    let (adapters, _controls) = two_puppets(&disk);
+    let clock = Clock::manual(NOW.plus(1_000));
+    let world = World::boot(disk, Options::default(), adapters, clock, 2).await;
+    world.kernel.run_cancel(&world.me, run).await.unwrap();
+    assert_eq!(world.ended(run).await.state.status(), RunStatus::Cancelled);
+    let all = bindings(&world, "a").await;
+    let shown: Vec<_> = all.iter().map(|binding| (binding.adapter.as_str(), binding.status)).collect();
+    assert_eq!(shown, [("puppet", BindingStatus::Stale), ("zebra", BindingStatus::Stale)]);
 }
 
 #[tokio::test]
