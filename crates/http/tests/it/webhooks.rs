@@ -190,11 +190,7 @@ async fn a_test_event_is_sent_and_types_are_checked() {
     let test = format!("/v1/webhooks/{}/test", made["webhookId"].as_str().unwrap());
     assert_eq!(server.post(&test, json!({})).await.1, json!({"delivered": true}));
     let test = receiver.next().await.1;
-    assert_eq!(
-        (&test["type"], &test["webhookId"]),
-        (&json!("webhook.test"), &made["webhookId"]),
-        "{test}"
-    );
+    assert_eq!((&test["type"], &test["webhookId"]), (&json!("webhook.test"), &made["webhookId"]), "{test}");
     assert!(test["timestampMs"].is_u64(), "{test}");
 }
 

@@ -10,6 +10,7 @@ use mainspring_core::{
 
 use super::Actor;
 use super::active::Active;
+use super::draft::OfRun;
 use super::patience::INITIAL_BACKOFF_MS;
 use crate::adapter::{Answered, Ask, AskReply, HandleError};
 use crate::error::Error;
@@ -146,34 +147,29 @@ impl Actor {
         })
     }
 
-    /// Continues the run that was answered: a worker is free for it.
-    pub(super) async fn resume(&mut self, permit: Permit) -> Result<(), Error> {
-        let Some(active) = &self.active else { return Ok(()) };
-        let Some((answer, resume)) =
-            active.run.state.wait().and_then(|wait| Some((wait.answer.clone()?, wait.resume.clone())))
+    /// Continues the run that was answered: a worker is free for it. Returns false if the active run has no answer to
+    /// continue with, because it was cancelled meanwhile.
+    pub(super) async fn resume(&mut self, permit: Permit) -> Result<bool, Error> {
+        let Some(active) = &self.active else { return Ok(false) };
+        let wait = active.run.state.wait();
+        let Some((answer, resume)) = wait.and_then(|wait| Some((wait.answer.clone()?, wait.resume.clone())))
         else {
-            return Ok(());
+            return Ok(false);
         };
+        let (by, prompt) = (active.attempt.id, active.prompt.clone());
         let mut draft = self.draft_of(active);
-        let by = active.attempt.id;
         self.give_up_on_error(draft.command(RunCommand::Resume { by }))?;
-        self.commit_active(draft).await?;
-        let Some(mut active) = self.active.take() else {
-            return Ok(());
-        };
-        match active.take_held() {
-            Some(held) => {
+        let OfRun { run, attempt, .. } = self.commit(draft).await?;
+        match self.active.as_mut().and_then(|active| Some((active.take_held()?, active))) {
+            Some((held, active)) => {
+                active.committed(run, attempt);
                 active.grant(permit);
-                self.active = Some(active);
                 let _ = held.reply.send(Ok(answer));
                 self.ask_next(by).await;
             }
-            None => {
-                let answered = Answered { answer, resume };
-                self.launch(active.run, active.attempt, permit, active.prompt, Some(answered));
-            }
+            None => self.launch(run, attempt, permit, prompt, Some(Answered { answer, resume })),
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Removes the questions that the execution has ended. The open question lapses unless it was answered. The

@@ -117,7 +117,7 @@ impl Actor {
     }
 
     async fn record_lost(&mut self, reason: String) -> Result<(), Error> {
-        let Some(active) = &self.active else { return Err(Error::not_found("run", "active")) };
+        let active = self.active_or_error()?;
         let mut draft = self.draft_of(active);
         self.give_up_on_error(draft.binding_lose(reason))?;
         self.commit_active(draft).await?;

@@ -6,6 +6,7 @@ use mainspring_core::{
 };
 use tokio::sync::oneshot;
 
+use super::execute::no_active_run;
 use super::patience::INITIAL_BACKOFF_MS;
 use super::{Active, Actor, Reply, Report};
 use crate::adapter::{Death, Dispatch};
@@ -110,8 +111,9 @@ impl Actor {
         reason: CancelReason,
         reply: Option<Reply<CancelOutcome>>,
     ) -> Result<(), Error> {
-        if let Some(active) = &mut self.active {
-            active.stop.replies.extend(reply);
+        match &mut self.active {
+            Some(active) => active.stop.replies.extend(reply),
+            None => reply.into_iter().for_each(|reply| drop(reply.send(Err(no_active_run())))),
         }
         // Boxed: the future holds a whole draft.
         let cancelled = Box::pin(self.try_cancel_active(reason)).await;
@@ -129,9 +131,9 @@ impl Actor {
 
     /// Records the cancellation. Returns true if the adapter must be asked to stop, false if the run has ended with it.
     async fn try_cancel_active(&mut self, reason: CancelReason) -> Result<bool, Error> {
-        let Some(pen) = self.active.as_ref().map(|active| active.run.pen) else { return Ok(false) };
+        let pen = self.active_or_error()?.run.pen;
         let change = self.path_change_to(pen).await?;
-        let Some(active) = &self.active else { return Ok(false) };
+        let active = self.active_or_error()?;
         // While only the store holds a wait, nothing is executed: then the run ends here.
         let draft = match active.is_executing() {
             true => self.draft_of(active),

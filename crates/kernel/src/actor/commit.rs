@@ -56,7 +56,7 @@ impl Actor {
     ) -> impl Future<Output = Result<S, StoreError>> + use<'_, S> {
         let is_empty = draft.is_empty();
         if !is_empty {
-            draft.propagate_status();
+            S::propagate_status(&mut draft);
         }
         let Finished { mut commit, completed_to, hot, subject } = draft.finish(self.fence);
         if completed_to.is_none() && !is_empty {

@@ -104,6 +104,11 @@ pub(crate) trait Subject {
     fn attempt(&self) -> Option<&Attempt>;
 
     fn apply(&mut self, body: &Body, at: Time);
+
+    /// Propagates the new status of the draft's run to its parent and its children.
+    fn propagate_status(draft: &mut Draft<Self>)
+    where
+        Self: Sized;
 }
 
 /// No run.
@@ -119,6 +124,8 @@ impl Subject for SessionOnly {
     }
 
     fn apply(&mut self, _: &Body, _: Time) {}
+
+    fn propagate_status(_: &mut Draft<Self>) {}
 }
 
 impl SessionDraft {
@@ -205,6 +212,14 @@ impl<S> Draft<S> {
     pub(crate) fn emit_for_run(&mut self, run: RunId, body: Body) {
         let (id, pos, at) = (self.ids.event(), self.pos, self.at);
         self.events.push(NewEvent { id, pos, run: Some(run), attempt: None, at, body });
+    }
+
+    /// Extends the line of `point`, where a message is written. Refused if the draft does not hold that line.
+    fn line_extend(&mut self, point: Point) -> Result<(), Refusal> {
+        let line = self.hot.lines.get(&point.line).copied();
+        let line = line.ok_or(Refusal::WrongState { what: "line of the path", status: "missing" })?;
+        self.line_put(Line { end: point.pos + 1, ..line });
+        Ok(())
     }
 
     fn line_put(&mut self, line: Line) {

@@ -46,10 +46,12 @@ impl Actor {
         permit.assign(run.id, self.hot.delegations.lender(run.id));
         let started = match self.active {
             Some(_) => Box::pin(self.resume(permit)).await,
-            None => self.begin(run, permit).await,
+            None => self.begin(run, permit).await.map(|()| true),
         };
         match started {
-            Ok(()) => self.permit_order.succeeded(),
+            Ok(true) => self.permit_order.succeeded(),
+            // The permit goes back: nothing needs it any more.
+            Ok(false) => {}
             Err(error) => {
                 tracing::warn!(%error, session = %self.fence.session, "a run could not be started or go on");
                 self.permit_order.failed(self.shared.clock.now());
@@ -182,6 +184,11 @@ impl Actor {
             end.set(poll_fn(poll).await);
         });
         task.abort_handle()
+    }
+
+    /// Returns the active run, or an error if there is none.
+    pub(super) fn active_or_error(&self) -> Result<&Active, Error> {
+        self.active.as_ref().ok_or_else(no_active_run)
     }
 
     /// Returns the active run, if `by` has authority over it; a late call is counted.
@@ -409,6 +416,11 @@ impl Actor {
         }
         Ok(())
     }
+}
+
+/// The error of a command to the active run of a session that has none.
+pub(super) fn no_active_run() -> Error {
+    Error::not_found("run", "active")
 }
 
 /// Applies the end of the active attempt to `draft`, after the dispatch of a cancellation that is under way.

@@ -15,6 +15,7 @@ use mainspring_core::{
 };
 use serde_json::{Map, Value};
 
+use super::draft::{AttemptSlot, OfRun};
 use super::patience::INITIAL_BACKOFF_MS;
 use super::{Actor, Draft, Subject};
 use crate::adapter::HandleReply;
@@ -124,11 +125,10 @@ impl Actor {
     }
 }
 
-impl<S: Subject> Draft<S> {
-    /// Propagates the new status of the draft's run, if it has one, to its parent and its children.
-    pub(super) fn propagate_status(&mut self) {
-        let Some(run) = self.subject.run() else { return };
-        let (id, status) = (run.id, run.state.status());
+impl<A: AttemptSlot> Draft<OfRun<A>> {
+    /// Propagates the new status of the draft's run to its parent and its children.
+    pub(super) fn propagate_run_status(&mut self) {
+        let (id, status) = (self.subject.run.id, self.subject.run.state.status());
         if let Some(changed) = self.hot.delegations.follow(id, status, self.result_artifact, self.at) {
             self.row(Row::Delegation(Box::new(changed.clone())));
             if changed.status.is_settled() {
@@ -138,7 +138,9 @@ impl<S: Subject> Draft<S> {
         }
         self.cancel_children(id, status);
     }
+}
 
+impl<S: Subject> Draft<S> {
     /// Cancels the children of `run` if its `status` requires that.
     fn cancel_children(&mut self, run: RunId, status: RunStatus) {
         for (session, run) in self.hot.delegations.cancel_children(run, status) {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mainspring_core::tree::{before, place};
-use mainspring_core::{Body, Line, Message, Refusal, session};
+use mainspring_core::{Body, Message, Refusal, session};
 
 use super::SessionDraft;
 use crate::store::{NewId, Row};
@@ -21,9 +21,7 @@ impl SessionDraft {
         self.rows.extend(placed.cursor().map(|(at, line)| Row::Cursor(at, Some(line))));
         let (mut next, mut parent_id) = (placed.point, self.hot.session.tip_message);
         for message in messages {
-            if let Some(line) = self.hot.lines.get(&next.line).copied() {
-                self.line_put(Line { end: next.pos + 1, ..line });
-            }
+            self.line_extend(next)?;
             self.rows.push(Row::NewId(NewId::Message(message.id)));
             self.rows.push(Row::Message(message.clone(), Some(next)));
             self.emit(Body::MessageCompleted { message: message.clone(), parent_id });

@@ -84,6 +84,10 @@ impl<A: AttemptSlot> Subject for OfRun<A> {
             attempt::apply(attempt, body, at);
         }
     }
+
+    fn propagate_status(draft: &mut Draft<Self>) {
+        draft.propagate_run_status();
+    }
 }
 
 impl QueuedDraft {
@@ -277,17 +281,17 @@ impl<A: AttemptSlot> Draft<OfRun<A>> {
         }
         self.hot.turn_usage = Usage::default();
         self.state_settle();
-        Ok(self.end_path(ending.status))
+        self.end_path(ending.status)
     }
 
     /// Moves the session's tip to the run's last message, or abandons the run's line.
-    fn end_path(&mut self, status: MessageStatus) -> Close {
+    fn end_path(&mut self, status: MessageStatus) -> Result<Close, Refusal> {
         let run = &self.subject.run;
         let mut close = Close { message_id: run.final_message, tip: None, usage: run.usage };
         match close::path_end(run.place, status) {
             PathEnd::Tip => {
                 close.tip = run.final_message;
-                self.move_tip();
+                self.move_tip()?;
                 self.binding_advance();
             }
             PathEnd::Unmoved => {
@@ -296,16 +300,18 @@ impl<A: AttemptSlot> Draft<OfRun<A>> {
                 self.lines_changed.extend(line.map(|line| (line.id, Line { abandoned: true, ..line })));
             }
         }
-        close
+        Ok(close)
     }
 
-    /// Moves the session's tip to the run's last message, which is above the pen. There is one: `close` ends the path of
-    /// every run that has a pen with a message of the agent.
-    fn move_tip(&mut self) {
-        let Some(tip) = self.subject.run.pen.and_then(tree::before) else { return };
+    /// Moves the session's tip to the run's last message, which is above the pen. Refused if the path is empty: `close`
+    /// ends the path of every run that has a pen with a message of the agent.
+    fn move_tip(&mut self) -> Result<(), Refusal> {
+        let tip = self.subject.run.pen.and_then(tree::before);
+        let tip = tip.ok_or(Refusal::WrongState { what: "path of the run", status: "empty" })?;
         self.change_path();
         Arc::make_mut(&mut self.hot.session).tip = Some(tip);
         self.hot.lines.retain(|id, _| *id == tip.line);
+        Ok(())
     }
 
     /// Keeps the partial text of a failed attempt in the log, off the path: the run is tried again. A run without a pen
@@ -427,14 +433,13 @@ impl<A: AttemptSlot> Draft<OfRun<A>> {
 
     /// Writes `message` at the run's pen and advances the pen. Refused for a run that has never started.
     pub(super) fn write(&mut self, message: Arc<Message>, stored: bool) -> Result<(), Refusal> {
-        let run = Arc::make_mut(&mut self.subject.run);
+        let run = &self.subject.run;
         let parent_id = run.parent_message(self.hot.session.tip_message);
         let pen = run.pen.ok_or(Refusal::WrongState { what: "run", status: run.state.status().name() })?;
+        self.line_extend(pen)?;
+        let run = Arc::make_mut(&mut self.subject.run);
         run.pen = Some(Point { pos: pen.pos + 1, ..pen });
         run.final_message = Some(message.id);
-        if let Some(line) = self.hot.lines.get(&pen.line).copied() {
-            self.line_put(Line { end: pen.pos + 1, ..line });
-        }
         self.hot.last_role = Some(message.role);
         round::apply(&mut self.hot.unanswered, &message);
         self.hot.state_at_pen.clear();
