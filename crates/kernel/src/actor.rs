@@ -15,9 +15,8 @@ use mainspring_core::{Proof, Run, Session, Time, Usage};
 use mainspring_system::contain::contain;
 use tokio::sync::mpsc;
 
-use crate::adapter::{HandleError, SessionMemory};
+use crate::adapter::SessionMemory;
 use crate::clock::Moment;
-use crate::error::Error;
 use crate::feed::Feed;
 use crate::kernel::Shared;
 use crate::store::{Fence, Loaded};
@@ -286,13 +285,6 @@ impl Actor {
             }
             Command::Title(title, used, reply) => {
                 drop(reply.send(Box::pin(self.title(title, used)).await));
-            }
-            Command::Decide(by, record, reply) => {
-                let recorded = Box::pin(self.record(by, vec![*record])).await;
-                let _ = reply.send(recorded.map_err(|error| match error {
-                    HandleError::Revoked => Error::NoLiveAttempt,
-                    HandleError::Kernel(error) => error,
-                }));
             }
             Command::Inbox => Box::pin(self.process_inbox()).await,
         }

@@ -30,8 +30,6 @@ pub(crate) enum Input {
 
 /// A command from a caller or from another session. A stopping actor forwards it to its successor.
 pub(crate) enum Command {
-    /// Records a decision about an operation of the agent that executes an attempt.
-    Decide(AttemptId, Box<Record>, Reply<()>),
     /// Accepts a prompt.
     Accept(Box<Accept>, Reply<Accepted, CreateError>),
     /// Creates the session, if it is new, and records the request.
@@ -185,7 +183,6 @@ impl Command {
         match self {
             Self::Accept(_, reply) => drop(reply.send(Err(error.into()))),
             Self::Create(_, _, reply) => drop(reply.send(Err(error.into()))),
-            Self::Decide(_, _, reply) => drop(reply.send(Err(error))),
             Self::Cancel(_, reply) => drop(reply.send(Err(error))),
             Self::Retry(_, _, reply) => drop(reply.send(Err(error))),
             Self::Answer(_, _, _, _, reply) => drop(reply.send(Err(error))),

@@ -5,9 +5,10 @@ use mainspring_core::{
     Answer, Approval, ApprovalAnswer, Attempt, Decider, Mode, Run, RunId, Session, WaitRequest,
 };
 use tokio::sync::oneshot;
+use tokio::sync::oneshot::error::RecvError;
 
 use super::{AgentCaller, Caller, Kernel, Shared};
-use crate::actor::{self, Command, Report};
+use crate::actor::{self, Report};
 use crate::adapter::{Ask, AskReply, HandleError, Record};
 use crate::error::Error;
 use crate::policy::{
@@ -94,8 +95,16 @@ impl Kernel {
     }
 
     async fn record_decision(&self, agent: AgentCaller, record: Record) -> Result<(), Error> {
-        let decide = |reply| Command::Decide(agent.attempt, Box::new(record), reply);
-        self.shared.call(agent.session, decide).await
+        let (reply, recorded) = oneshot::channel();
+        self.report(agent, Report::Record { by: agent.attempt, records: vec![record], reply })?;
+        received(recorded.await)
+    }
+
+    /// Sends a report of an agent's attempt to the actor of its session. Without the actor, the attempt is not live.
+    fn report(&self, agent: AgentCaller, report: Report) -> Result<actor::Sender, Error> {
+        let actor = self.shared.actor(agent.session).ok_or(Error::NoLiveAttempt)?;
+        actor.send(report.into()).map_err(|_| Error::NoLiveAttempt)?;
+        Ok(actor)
     }
 
     /// Asks a person about a call, unless one has allowed the same call for the session.
@@ -124,11 +133,9 @@ impl Kernel {
     async fn ask_person(&self, agent: AgentCaller, question: Question) -> Result<Answer, Error> {
         let Question { text, replies, request: approval, .. } = question;
         let ask = Ask { replies, approval, ..Ask::new(WaitRequest::Approval, text) };
-        let actor = self.shared.actor(agent.session).ok_or(Error::NoLiveAttempt)?;
         let (reply, answer) = oneshot::channel();
         let holder = AskReply { reply, lapses: true, ended: None };
-        let sent = actor.send(Report::Ask { by: agent.attempt, ask, holder }.into());
-        sent.map_err(|_| Error::NoLiveAttempt)?;
+        let actor = self.report(agent, Report::Ask { by: agent.attempt, ask, holder })?;
         let answer = Withdrawal { actor, agent, answer };
         answer.receive().await
     }
@@ -143,11 +150,16 @@ struct Withdrawal {
 
 impl Withdrawal {
     async fn receive(mut self) -> Result<Answer, Error> {
-        match (&mut self.answer).await {
-            Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(HandleError::Kernel(error))) => Err(error),
-            Ok(Err(HandleError::Revoked)) | Err(_) => Err(Error::NoLiveAttempt),
-        }
+        received((&mut self.answer).await)
+    }
+}
+
+/// Converts the answer to a report. An attempt without authority, or whose actor has stopped, is not live.
+fn received<T>(answer: Result<Result<T, HandleError>, RecvError>) -> Result<T, Error> {
+    match answer {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(HandleError::Kernel(error))) => Err(error),
+        Ok(Err(HandleError::Revoked)) | Err(_) => Err(Error::NoLiveAttempt),
     }
 }
 

@@ -131,6 +131,27 @@ async fn a_cancelled_agent_gets_no_answer_to_any_question() {
 }
 
 #[tokio::test]
+async fn an_attempt_that_has_ended_cancels_nothing() {
+    let disk = Disk::memory();
+    let (adapter, mut control) =
+        puppet(&disk.store, PuppetBehavior { obeys: true, ..PuppetBehavior::default() });
+    let world = World::with(disk, Options::default(), vec![adapter]).await;
+    let (other, _running) = victim(&world, &mut control, "other").await;
+    let (run, execution) = parent(&world, &mut control).await;
+    let plane = execution.handle.control().unwrap();
+    execution.end(End::succeeded());
+    world.ended(run.id).await;
+    for is_loaded in [true, false] {
+        if !is_loaded {
+            world.kernel.session_close(&world.me, &by_key("parent")).await.unwrap();
+        }
+        let refused = with_timeout(plane.run_cancel(other)).await.unwrap_err();
+        assert_eq!(refused.code, "no_authority", "{is_loaded}");
+    }
+    assert_eq!(world.get(other).await.state.status(), RunStatus::Running);
+}
+
+#[tokio::test]
 async fn a_run_that_may_only_answer_cancels_nothing_but_its_children() {
     let disk = Disk::memory();
     let (adapter, mut control) =
