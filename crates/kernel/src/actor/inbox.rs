@@ -61,6 +61,10 @@ impl Actor {
                 }
                 Note::Cancel { run } => {
                     Box::pin(self.stop(run, CancelReason::Parent)).await?;
+                    if self.lifetime.is_over() {
+                        // The cancellation may not be recorded: the note is left for the next start.
+                        return Err(Error::ShuttingDown);
+                    }
                     // Stopping is idempotent, so the outcome of this commit need not be known.
                     let commit = Commit { fence: self.fence, events: vec![], rows: vec![handled] };
                     self.shared.store.commit(commit.into()).await?;
