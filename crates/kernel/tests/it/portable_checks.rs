@@ -71,6 +71,35 @@ fn with_value(file: &str, line: usize, path: &str, to: &Value) -> String {
 /// Every n-th mutation is played, so that the test stays quick; the number is prime, so that all kinds are.
 const PLAYED_EVERY: usize = 7;
 
+/// The outcome of an import.
+enum Import {
+    Accepted,
+    Refused,
+    TooLarge,
+}
+
+/// Imports `file`. If the import is accepted, checks that the session is intact, and deletes it. `change` describes the
+/// file in errors.
+async fn import_and_verify(world: &World, file: &str, change: &str) -> Import {
+    let session = match import(world, file).await {
+        Ok(session) => session,
+        Err(Error::BadImport { .. }) => return Import::Refused,
+        Err(other) => {
+            assert!(matches!(other.code(), "too_large" | "too_many"), "{change}: {other:?}");
+            return Import::TooLarge;
+        }
+    };
+    for part in verify(world) {
+        assert_eq!(part.findings, Vec::<String>::new(), "{change}");
+    }
+    let id = SessionRef::Id(session.id);
+    let loaded = with_timeout(world.kernel.session_snapshot(&world.me, &id)).await;
+    assert!(loaded.is_ok(), "{change}: {loaded:?}");
+    let deleted = world.kernel.session_delete(&world.me, &id).await;
+    assert!(deleted.is_ok(), "{change}: {deleted:?}");
+    Import::Accepted
+}
+
 #[tokio::test]
 async fn what_an_import_accepts_is_intact() {
     let file = example().await;
@@ -87,22 +116,10 @@ async fn what_an_import_accepts_is_intact() {
                     continue;
                 }
                 let changed = with_value(&file, no, &path, &to);
-                match import(&world, &changed).await {
-                    Err(Error::BadImport { .. }) => refused += 1,
-                    Err(other) => {
-                        assert!(matches!(other.code(), "too_large" | "too_many"), "{path} = {to}: {other:?}");
-                    }
-                    Ok(session) => {
-                        accepted += 1;
-                        for part in verify(&world) {
-                            assert_eq!(part.findings, Vec::<String>::new(), "line {no}, {path} = {to}");
-                        }
-                        let id = SessionRef::Id(session.id);
-                        let loaded = with_timeout(world.kernel.session_snapshot(&world.me, &id)).await;
-                        assert!(loaded.is_ok(), "line {no}, {path} = {to}: {loaded:?}");
-                        let deleted = world.kernel.session_delete(&world.me, &id).await;
-                        assert!(deleted.is_ok(), "line {no}, {path} = {to}: {deleted:?}");
-                    }
+                match import_and_verify(&world, &changed, &format!("line {no}, {path} = {to}")).await {
+                    Import::Accepted => accepted += 1,
+                    Import::Refused => refused += 1,
+                    Import::TooLarge => {}
                 }
                 world.settled().await;
             }
