@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::message::names;
-use crate::{Block, Decider, Limits, OnExpiry, Time};
+use crate::message::text_of;
+use crate::{Block, Decider, Failure, Limits, OnExpiry, Time, ToolOutcome};
 
 /// A tool that the caller executes, as declared in a prompt.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -169,6 +170,29 @@ pub struct CallResult {
 }
 
 impl CallResult {
+    /// The failure that a result from the caller reports: a declined call was rejected, any other one has failed.
+    pub fn failure(&self) -> Option<(ToolOutcome, Failure)> {
+        let (outcome, code) = match self.declined {
+            true => (ToolOutcome::Rejected, "tool_declined"),
+            false => (ToolOutcome::Failed, "tool_failed"),
+        };
+        self.is_error.then(|| (outcome, Failure::new(code, text_of(&self.content))))
+    }
+
+    /// Gives a result without content the message of `error` as its content.
+    pub fn or_error_text(mut self, error: &Failure) -> Self {
+        if self.content.is_empty() {
+            self.content.push(Block::text(error.message.clone()));
+        }
+        self
+    }
+
+    /// Gives a result without a runtime the time that was measured.
+    pub fn or_runtime(mut self, measured_ms: Option<u64>) -> Self {
+        self.runtime_ms = self.runtime_ms.or(measured_ms);
+        self
+    }
+
     /// Adds the facts that `block`, a result of the same call, lacks: whether the call was declined, and how long it
     /// took.
     pub fn complete(&self, block: &mut Block) {
@@ -302,6 +326,41 @@ mod tests {
         assert!(!success.normalized().is_error, "the status counts");
         assert!(new.normalized().is_error && declined.normalized().is_error);
         assert_eq!(new.normalized().runtime_ms, Some(12));
+    }
+
+    #[test]
+    fn a_declined_result_is_a_rejection_and_any_other_error_a_failure() {
+        for (is_error, declined, expected) in [
+            (false, false, None),
+            (true, false, Some((ToolOutcome::Failed, Failure::new("tool_failed", "no")))),
+            (true, true, Some((ToolOutcome::Rejected, Failure::new("tool_declined", "no")))),
+        ] {
+            let result =
+                CallResult { content: vec![Block::text("no")], is_error, declined, runtime_ms: None };
+            assert_eq!(result.failure(), expected, "{is_error} {declined}");
+        }
+    }
+
+    #[test]
+    fn a_failed_result_without_content_gets_the_text_of_the_error() {
+        let error = Failure::new("x", "it broke");
+        for (content, expected) in [(vec![], "it broke"), (vec![Block::text("half")], "half")] {
+            let result = CallResult { content, is_error: true, ..CallResult::default() };
+            assert_eq!(text_of(&result.or_error_text(&error).content), expected);
+        }
+    }
+
+    #[test]
+    fn a_reported_runtime_counts_before_the_measured_one() {
+        for (reported, measured, expected) in [
+            (None, None, None),
+            (None, Some(7), Some(7)),
+            (Some(3), Some(7), Some(3)),
+            (Some(3), None, Some(3)),
+        ] {
+            let result = CallResult { runtime_ms: reported, ..CallResult::default() };
+            assert_eq!(result.or_runtime(measured).runtime_ms, expected, "{reported:?} {measured:?}");
+        }
     }
 
     #[test]

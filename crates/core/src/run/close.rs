@@ -113,6 +113,11 @@ pub fn without_result(calls: Vec<(String, String)>, why: &str) -> Vec<Block> {
     calls.into_iter().map(result).collect()
 }
 
+/// Gives each of `calls`, which a fork or an import has left open, an error result: the conversation goes on.
+pub fn left_open(calls: Vec<(String, String)>) -> Vec<Block> {
+    without_result(calls, "no result: the conversation went on without it")
+}
+
 /// The event of a tool call that has not finished when its run ends.
 pub fn outcome_unknown(tool_use_id: String, name: String) -> Body {
     Body::ToolFailed {

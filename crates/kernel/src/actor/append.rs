@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use mainspring_core::run::close::without_result;
+use mainspring_core::run::close::left_open;
 use mainspring_core::{
     Body, Message, MessageId, MessageStatus, Point, Role, SessionStatus, TitleSource, Usage, session,
 };
@@ -102,14 +102,13 @@ impl Actor {
         if unanswered.is_empty() {
             return Ok(vec![]);
         }
-        let reason = "no result: the conversation went on without it";
         Ok(vec![Arc::new(Message {
             id: self.shared.ids.message(),
             session: self.fence.session,
             run: None,
             role: Role::User,
             status: MessageStatus::Completed,
-            content: without_result(unanswered, reason),
+            content: left_open(unanswered),
             usage: None,
             created_at: self.shared.clock.now(),
             agent: None,

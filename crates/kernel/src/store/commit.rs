@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+pub use mainspring_core::run::round::{EndedToolCall, OpenToolCall};
 use mainspring_core::{
-    Artifact, ArtifactId, Attempt, AttemptId, Binding, Body, CallResult, Delegation, Digest, EventId,
-    Feedback, Grant, KeyId, Line, LineId, Message, MessageId, Point, Position, Run, RunId, Session,
-    SessionId, Spend, Step, Time,
+    Artifact, ArtifactId, Attempt, AttemptId, Binding, Body, Delegation, Digest, EventId, Feedback, Grant,
+    KeyId, Line, LineId, Message, MessageId, Point, Position, Run, RunId, Session, SessionId, Spend, Step,
+    Time,
 };
 
 use super::{InboxItem, Pin, StateChangeRow, StateRow};
@@ -166,30 +167,6 @@ pub enum NewId {
     Run(RunId),
     Message(MessageId),
     Artifact(ArtifactId),
-}
-
-/// A tool call whose result no message holds yet.
-#[derive(Debug, Clone, PartialEq)]
-pub struct OpenToolCall {
-    /// The run.
-    pub run: RunId,
-    /// Id of the call, which is the tool's idempotency key.
-    pub tool_use_id: String,
-    /// Name of the tool.
-    pub name: String,
-    /// When the call began. Absent if it was never executed.
-    pub started_at: Option<Time>,
-    /// The result, once the call has ended. It is stored here until all calls of the round have ended.
-    pub ended: Option<EndedToolCall>,
-}
-
-/// The end of a tool call whose result no message holds yet.
-#[derive(Debug, Clone, PartialEq)]
-pub struct EndedToolCall {
-    /// The result. Shared, since drafts copy the open calls.
-    pub result: Arc<CallResult>,
-    /// The message that will hold the result.
-    pub message: MessageId,
 }
 
 /// An answered request, stored so that the same request gets the same answer.

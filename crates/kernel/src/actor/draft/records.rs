@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use mainspring_core::message::text_of;
 use mainspring_core::run::Command;
 use mainspring_core::run::close::{NewMessage, completes_turn};
 use mainspring_core::run::round::{ResultPlace, result_place};
@@ -91,7 +90,7 @@ impl AttemptDraft {
                 self.tool_ended(tool_use_id, name, None, failure, result)?;
             }
             Record::ToolProvided { tool_use_id, name, asked_at, result } => {
-                let failure = failure_of(&result);
+                let failure = result.failure();
                 self.tool_ended(tool_use_id, name, asked_at, failure, result)?;
             }
             Record::Progress { text } => self.emit(Body::ProgressUpdated { text }),
@@ -281,25 +280,22 @@ impl AttemptDraft {
         tool_use_id: String,
         outcome: ToolOutcome,
         error: Failure,
-        mut result: CallResult,
+        result: CallResult,
     ) -> Result<(), Error> {
-        if result.content.is_empty() {
-            result.content.push(Block::text(error.message.clone()));
-        }
-        let (name, end) = self.effect_end(&tool_use_id, result)?;
+        let (name, end) = self.effect_end(&tool_use_id, result.or_error_text(&error))?;
         self.emit(Body::ToolFailed { tool_use_id, name, outcome, error, end });
         Ok(())
     }
 
     /// Ends a tool call. The result is stored with the call until a message holds it. If no message holds the call,
-    /// only the event has the result. A result without a runtime gets the time since the start of the call.
-    fn effect_end(&mut self, tool_use_id: &str, mut result: CallResult) -> Result<(String, ToolEnd), Error> {
+    /// only the event has the result.
+    fn effect_end(&mut self, tool_use_id: &str, result: CallResult) -> Result<(String, ToolEnd), Error> {
         let is_open = |effect: &OpenToolCall| effect.tool_use_id == tool_use_id && effect.ended.is_none();
         let Some(open) = self.hot.effects.iter().position(is_open) else {
             return Err(Error::Invalid(format!("tool call {tool_use_id:?} has not been started")));
         };
-        let duration_ms = self.hot.effects[open].started_at.map(|started| self.at.since(started));
-        result.runtime_ms = result.runtime_ms.or(duration_ms);
+        let duration_ms = self.hot.effects[open].duration_ms(self.at);
+        let result = result.or_runtime(duration_ms);
         let content = result.content.clone();
         if result_place(tool_use_id, &self.hot.unanswered) == ResultPlace::Event {
             let effect = self.hot.effects.remove(open);
@@ -312,15 +308,6 @@ impl AttemptDraft {
         self.rows.push(Row::ToolCall(Box::new(effect.clone())));
         Ok((effect.name.clone(), ToolEnd { message_id: Some(message), content, duration_ms }))
     }
-}
-
-/// Returns the failure that a result from the caller reports.
-fn failure_of(result: &CallResult) -> Option<(ToolOutcome, Failure)> {
-    let (outcome, code) = match result.declined {
-        true => (ToolOutcome::Rejected, "tool_declined"),
-        false => (ToolOutcome::Failed, "tool_failed"),
-    };
-    result.is_error.then(|| (outcome, Failure::new(code, text_of(&result.content))))
 }
 
 /// Refuses records that are larger than `limit` bytes.

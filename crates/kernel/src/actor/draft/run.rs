@@ -6,9 +6,8 @@ use mainspring_core::run::close::{self, Ending, NewMessage, Open, PathEnd};
 use mainspring_core::run::{self, Command, round};
 use mainspring_core::tree::{self, place};
 use mainspring_core::{
-    ArtifactId, Attempt, Block, Body, CallResult, ClientResult, Close, Line, Message, MessageId,
-    MessageStatus, NodeId, Point, Refusal, Role, Run, RunId, Time, TitleSource, Usage, Wait, attempt,
-    session,
+    ArtifactId, Attempt, Block, Body, ClientResult, Close, Line, Message, MessageId, MessageStatus, NodeId,
+    Point, Refusal, Role, Run, RunId, Time, TitleSource, Usage, Wait, attempt, session,
 };
 
 use super::{AttemptDraft, Draft, QueuedDraft, Subject};
@@ -114,19 +113,17 @@ impl QueuedDraft {
         let mut draft = self.with_subject(|of| OfRun::new(of.run, attempt));
         draft.hot.agent = None;
         draft.command(Command::Start { checkpoint })?;
-        if is_first && !base.unanswered.is_empty() {
-            let reason = "no result: the conversation went on without it";
-            draft.write_results(close::without_result(base.unanswered.clone(), reason))?;
+        let start = round::path_start(is_first, &base.unanswered, prompt.is_some(), draft.hot.last_role);
+        if let Some(results) = start.results {
+            draft.write_results(results)?;
         }
         if is_first {
             draft.hot.unanswered.clear();
         }
-        match prompt {
-            Some((message, stored)) if is_first => draft.write(message, stored)?,
-            // An earlier prompt is answered again: the last message elsewhere does not matter.
-            _ if is_first => draft.hot.last_role = Some(Role::User),
-            _ => draft.hot.last_role = draft.hot.last_role.or(Some(Role::User)),
+        if let Some((message, stored)) = prompt.filter(|_| start.writes_prompt) {
+            draft.write(message, stored)?;
         }
+        draft.hot.last_role = Some(start.last_role);
         Ok(draft)
     }
 
@@ -259,7 +256,7 @@ impl<A: AttemptSlot> Draft<OfRun<A>> {
             return Ok(Close { usage: self.subject.run.usage, ..Close::default() });
         }
         self.fail_open_tools();
-        let known = self.known_results();
+        let known = round::known_results(&self.hot.effects, &std::mem::take(&mut self.subject.given));
         let open = Open {
             unanswered: std::mem::take(&mut self.hot.unanswered),
             known: &known,
@@ -322,7 +319,8 @@ impl<A: AttemptSlot> Draft<OfRun<A>> {
             self.fail_open_tools();
             let calls = std::mem::take(&mut self.hot.unanswered);
             if !calls.is_empty() {
-                let known = self.known_results();
+                let given = std::mem::take(&mut self.subject.given);
+                let known = round::known_results(&self.hot.effects, &given);
                 self.write_results(close::settle(calls, &known))?;
             }
         }
@@ -341,27 +339,10 @@ impl<A: AttemptSlot> Draft<OfRun<A>> {
 
     /// Ends every tool call that has not ended with an unknown outcome.
     fn fail_open_tools(&mut self) {
-        let (ended, open) =
-            std::mem::take(&mut self.hot.effects).into_iter().partition(|call| call.ended.is_some());
-        self.hot.effects = ended;
-        for OpenToolCall { run, tool_use_id, name, .. } in open {
+        for OpenToolCall { run, tool_use_id, name, .. } in round::take_unfinished(&mut self.hot.effects) {
             self.effect_settle(run, tool_use_id.clone());
             self.emit(close::outcome_unknown(tool_use_id, name));
         }
-    }
-
-    /// The results of tool calls that no message holds yet: those of calls that have ended, and those the caller gave.
-    fn known_results(&mut self) -> Vec<(String, CallResult)> {
-        let ended = |call: &OpenToolCall| {
-            Some((call.tool_use_id.clone(), CallResult::clone(&call.ended.as_ref()?.result)))
-        };
-        let given = std::mem::take(&mut self.subject.given);
-        self.hot
-            .effects
-            .iter()
-            .filter_map(ended)
-            .chain(given.iter().map(ClientResult::to_call_result))
-            .collect()
     }
 
     /// Removes the row of a tool call.
@@ -389,14 +370,9 @@ impl<A: AttemptSlot> Draft<OfRun<A>> {
     /// they took.
     pub(crate) fn write_results(&mut self, mut blocks: Vec<Block>) -> Result<(), Refusal> {
         let id = self.hot.results_message.take().unwrap_or_else(|| self.ids.message());
-        let (ended, open) =
-            std::mem::take(&mut self.hot.effects).into_iter().partition(|call| call.ended.is_some());
-        self.hot.effects = open;
-        for OpenToolCall { run, tool_use_id, ended, .. } in ended {
-            let is_result = |block: &&mut Block| matches!(block, Block::ToolResult { tool_use_id: of, .. } if *of == tool_use_id);
-            if let (Some(ended), Some(block)) = (ended, blocks.iter_mut().find(is_result)) {
-                ended.result.complete(block);
-            }
+        let ended = round::take_ended(&mut self.hot.effects);
+        round::complete_results(&mut blocks, &ended);
+        for OpenToolCall { run, tool_use_id, .. } in ended {
             self.effect_settle(run, tool_use_id);
         }
         let message = self.message(id, Role::User, blocks, MessageStatus::Completed, None);
