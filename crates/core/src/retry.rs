@@ -9,7 +9,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::message::names;
-use crate::{Failure, Run, RunLimits, Time};
+use crate::{Failure, Message, MessageStatus, Role, Run, RunId, RunLimits, Time};
 
 /// Why an attempt follows another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -141,9 +141,23 @@ pub fn next_fallback<'a>(fallbacks: &'a [Fallback], tried: &[&str]) -> Option<&'
     fallbacks.iter().find(|fallback| !tried.contains(&fallback.adapter.as_str()))
 }
 
+/// Finds the message beneath which `run`, which has ended, is tried again: the last message of its `path`, root first,
+/// that is not a failed answer of the run. A failure leaves one such message, or one for each stretch of text between
+/// two questions. Returns the message's place in `path`; `None` if there is none.
+pub fn retry_base<'a>(
+    run: RunId,
+    mut path: impl DoubleEndedIterator<Item = &'a Message> + ExactSizeIterator,
+) -> Option<usize> {
+    path.rposition(|message| {
+        let is_failed = message.role == Role::Assistant && message.status == MessageStatus::Failed;
+        message.run != Some(run) || !is_failed
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{MessageId, SessionId};
 
     #[test]
     fn the_reason_of_a_retry_follows_from_the_failure() {
@@ -156,6 +170,45 @@ mod tests {
         ] {
             assert_eq!(RetryReason::after_failure(code), reason, "{code}");
             assert_eq!(RetryReason::from_name(reason.name()), Some(reason));
+        }
+    }
+
+    /// Builds a message: `p` a prompt, `a` an answer, `f` a failed answer; with a capital, of another run.
+    fn message(kind: char) -> Message {
+        let status = match kind.to_ascii_lowercase() {
+            'f' => MessageStatus::Failed,
+            _ => MessageStatus::Completed,
+        };
+        let run = if kind.is_ascii_uppercase() { [2; 16] } else { [1; 16] };
+        Message {
+            id: MessageId::from_random([1; 16]),
+            session: SessionId::from_random([1; 16]),
+            run: Some(RunId::from_random(run)),
+            role: if kind.eq_ignore_ascii_case(&'p') { Role::User } else { Role::Assistant },
+            status,
+            content: vec![],
+            usage: None,
+            created_at: Time(1),
+            agent: None,
+            external_id: None,
+        }
+    }
+
+    #[test]
+    fn a_run_is_tried_again_beneath_the_last_message_before_its_failure() {
+        for (path, base) in [
+            ("", None),
+            ("f", None),
+            ("pf", Some(0)),
+            ("pff", Some(0)),
+            ("paf", Some(1)),
+            ("pfaf", Some(2)),
+            ("PFpf", Some(2)),
+            ("PFf", Some(1)),
+        ] {
+            let path: Vec<Message> = path.chars().map(message).collect();
+            let found = retry_base(RunId::from_random([1; 16]), path.iter());
+            assert_eq!(found, base, "{path:?}");
         }
     }
 

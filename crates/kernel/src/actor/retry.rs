@@ -5,13 +5,13 @@ use std::sync::Arc;
 use mainspring_core::run::{Command as RunCommand, Outcome};
 use mainspring_core::tree::before;
 use mainspring_core::{
-    Attempt, Failure, Fallback, KeyLists, MessageStatus, NextAttempt, RetryReason, Role, Run, RunChange,
-    RunId, RunOptions, RunStatus, retry, session,
+    Attempt, Failure, Fallback, KeyLists, NextAttempt, RetryReason, Run, RunChange, RunId, RunOptions,
+    RunStatus, retry, session,
 };
 
 use super::{Active, Actor};
 use crate::error::Error;
-use crate::store::RunPage;
+use crate::store::{PlacedMessage, RunPage};
 
 /// A retry that a caller asks for.
 #[derive(Debug, Default)]
@@ -159,6 +159,19 @@ impl Actor {
         }
     }
 
+    /// Reads the message beneath which an ended run is tried again (see [`retry::retry_base`]).
+    async fn retry_base(&self, run: &Run) -> Result<Option<PlacedMessage>, Error> {
+        let mut from = run.pen.and_then(before);
+        while let Some(tip) = from {
+            let mut path = self.shared.store.path(tip, None, 8).await?.intact()?;
+            from = path.first().and_then(|placed| placed.point).and_then(before);
+            if let Some(base) = retry::retry_base(run.id, path.iter().map(|placed| &*placed.message)) {
+                return Ok(Some(path.swap_remove(base)));
+            }
+        }
+        Ok(None)
+    }
+
     /// Tries an ended run again with the changed options, beneath the last message before its failure.
     pub(super) async fn retry(&mut self, id: RunId, retry: Retry) -> Result<Run, Error> {
         let Retry { change, key } = retry;
@@ -175,19 +188,7 @@ impl Actor {
         }
         let merged = self.check_latest(&run).await?;
         let change = self.allowed_change(&run, change).await?;
-        let failed = |placed: &crate::store::PlacedMessage| {
-            let message = &placed.message;
-            message.run == Some(id)
-                && message.role == Role::Assistant
-                && message.status == MessageStatus::Failed
-        };
-        // A failure leaves one message, or one for each stretch of text between two questions.
-        let (mut base, mut from) = (None, run.pen.and_then(before));
-        while let (None, Some(tip)) = (&base, from) {
-            let path = self.shared.store.path(tip, None, 8).await?.intact()?;
-            from = path.first().and_then(|placed| placed.point).and_then(before);
-            base = path.into_iter().rfind(|placed| !failed(placed));
-        }
+        let base = self.retry_base(&run).await?;
         let reason = match self.shared.logins.continues(&run, &change) {
             true => RetryReason::Authentication,
             false => RetryReason::User,
