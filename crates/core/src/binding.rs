@@ -130,6 +130,85 @@ pub fn native_key(native: &str) -> String {
     native.replace(IGNORED_IN_NATIVE_IDS, "").to_ascii_lowercase()
 }
 
+/// The values with which a binding begins.
+#[derive(Debug, Clone)]
+pub struct NewBinding {
+    /// The binding's id.
+    pub id: BindingId,
+    /// The session.
+    pub session: SessionId,
+    /// The adapter of the runtime-native session.
+    pub adapter: String,
+    /// The generation of the binding before; 0 if there is none.
+    pub generation_before: u32,
+    /// The runtime's own id of its session.
+    pub native: Option<String>,
+    /// The state that survives a restart of the runtime.
+    pub fidelity: Fidelity,
+    /// True when the runtime-native session was seeded with the text of the path.
+    pub reconstructed: bool,
+    /// This process.
+    pub node: NodeId,
+    /// The last message in the runtime's own history.
+    pub last_message: Option<MessageId>,
+    /// The folder in which the runtime-native session was opened.
+    pub cwd: Option<String>,
+    /// The hash of the system prompt it was opened with.
+    pub system_prompt_hash: Option<String>,
+    /// True when a run opened the runtime-native session and uses it.
+    pub is_used: bool,
+}
+
+impl Binding {
+    /// Creates an active binding.
+    pub fn open(new: NewBinding, at: Time) -> Self {
+        Self {
+            id: new.id,
+            session: new.session,
+            adapter: new.adapter,
+            generation: new.generation_before + 1,
+            native: new.native,
+            fidelity: new.fidelity,
+            status: BindingStatus::Active,
+            node: new.node,
+            instance: None,
+            model: None,
+            last_message: new.last_message,
+            cwd: new.cwd,
+            system_prompt_hash: new.system_prompt_hash,
+            reconstructed: new.reconstructed,
+            metadata: Map::new(),
+            created_at: at,
+            updated_at: at,
+            last_used_at: new.is_used.then_some(at),
+            invalidated_at: None,
+            invalidation_reason: None,
+        }
+    }
+
+    /// Moves an active binding to the message at which the runtime's own history ends now. No event records it.
+    pub fn advance(&mut self, message: Option<MessageId>, at: Time) -> Result<(), Refusal> {
+        if self.status != BindingStatus::Active {
+            return Err(Refusal::WrongState { what: "binding", status: self.status.name() });
+        }
+        self.last_message = message;
+        self.updated_at = at;
+        self.last_used_at = Some(at);
+        Ok(())
+    }
+
+    /// Lists the commands to the binding when its next generation `by` is opened: an active binding is lost before it is
+    /// replaced. A closed one stays as it is.
+    pub fn replace_commands(&self, by: BindingId) -> Vec<Command> {
+        let lose = || Command::Lose { reason: "another native session was opened".into() };
+        match self.status {
+            BindingStatus::Active => vec![lose(), Command::Replace { by }],
+            BindingStatus::Stale | BindingStatus::Invalid => vec![Command::Replace { by }],
+            BindingStatus::Closed => vec![],
+        }
+    }
+}
+
 /// A command to a binding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
@@ -217,27 +296,66 @@ mod tests {
     use super::*;
 
     fn binding(fidelity: Fidelity) -> Binding {
-        Binding {
+        let new = NewBinding {
             id: BindingId::from_random([1; 16]),
             session: SessionId::from_random([2; 16]),
             adapter: "acp".into(),
-            generation: 1,
+            generation_before: 0,
             native: Some("native-1".into()),
             fidelity,
-            status: BindingStatus::Active,
+            reconstructed: false,
             node: NodeId::from_random([3; 16]),
-            instance: None,
-            model: None,
             last_message: None,
             cwd: None,
             system_prompt_hash: None,
-            reconstructed: false,
-            metadata: Map::new(),
-            created_at: Time(0),
-            updated_at: Time(0),
-            last_used_at: None,
-            invalidated_at: None,
-            invalidation_reason: None,
+            is_used: false,
+        };
+        Binding::open(new, Time(0))
+    }
+
+    const STATUSES: [BindingStatus; 4] =
+        [BindingStatus::Active, BindingStatus::Stale, BindingStatus::Invalid, BindingStatus::Closed];
+
+    #[test]
+    fn only_an_active_binding_moves_to_another_message() {
+        let message = Some(MessageId::from_random([6; 16]));
+        for status in STATUSES {
+            let before = Binding { status, ..binding(Fidelity::Native) };
+            let mut moved = before.clone();
+            match status {
+                BindingStatus::Active => {
+                    moved.advance(message, Time(7)).unwrap();
+                    let times = (moved.updated_at, moved.last_used_at);
+                    assert_eq!((moved.last_message, times), (message, (Time(7), Some(Time(7)))));
+                }
+                _ => {
+                    let refused = Refusal::WrongState { what: "binding", status: status.name() };
+                    assert_eq!(moved.advance(message, Time(7)), Err(refused));
+                    assert_eq!(moved, before);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_binding_accepts_the_commands_with_which_it_is_replaced() {
+        let by = BindingId::from_random([5; 16]);
+        for status in STATUSES {
+            let mut replaced = Binding { status, ..binding(Fidelity::Native) };
+            let node = replaced.node;
+            let mut events = vec![];
+            for command in replaced.replace_commands(by) {
+                let body = decide(&replaced, command).unwrap();
+                apply(&mut replaced, &body, node, Time(1));
+                events.push(body.kind());
+            }
+            let expected: &[&str] = match status {
+                BindingStatus::Active => &["binding.stale", "binding.replaced"],
+                BindingStatus::Stale | BindingStatus::Invalid => &["binding.replaced"],
+                BindingStatus::Closed => &[],
+            };
+            assert_eq!(events, expected, "{status:?}");
+            assert_ne!(replaced.status, BindingStatus::Active);
         }
     }
 

@@ -5,7 +5,7 @@
 //! beneath that message, so after a crash no run resumes the binding. When the run ends on the session's path, the
 //! position is the run's last message.
 
-use mainspring_core::binding::{Command as BindingCommand, PROCESS_GONE, apply, decide};
+use mainspring_core::binding::{Command as BindingCommand, NewBinding, PROCESS_GONE, apply, decide};
 use mainspring_core::run::Outcome;
 use mainspring_core::tree::before;
 use mainspring_core::{
@@ -204,6 +204,21 @@ impl Shared {
 }
 
 impl<S: Subject> Draft<S> {
+    /// Records a new binding, and who owns its native session.
+    fn binding_create(&mut self, new: NewBinding, claim: NativeClaim) {
+        let binding = Box::new(Binding::open(new, self.at));
+        self.emit(Body::BindingCreated {
+            binding_id: binding.id,
+            adapter: binding.adapter.clone(),
+            generation: binding.generation,
+            fidelity: binding.fidelity,
+            reconstructed: binding.reconstructed,
+        });
+        self.own_native(&binding, claim);
+        self.row(Row::Binding(binding.clone()));
+        self.hot.binding = Some(binding);
+    }
+
     /// Records that the session's owner has the native session of `binding`. The commit fails with a conflict if the owner
     /// may not have it.
     fn own_native(&mut self, binding: &Binding, claim: NativeClaim) {
@@ -240,55 +255,36 @@ impl AttemptDraft {
         fidelity: Fidelity,
         reconstructed: bool,
         node: NodeId,
-    ) {
-        let run = &self.subject.run;
-        let binding = Binding {
+    ) -> Result<(), Refusal> {
+        let (run, before) = (&self.subject.run, self.hot.binding.as_deref());
+        let new = NewBinding {
             id: self.ids.binding(),
             session: run.session,
             adapter: run.adapter.clone(),
-            generation: self.hot.binding.as_ref().map_or(0, |before| before.generation) + 1,
+            generation_before: before.map_or(0, |before| before.generation),
             native,
             fidelity,
-            status: BindingStatus::Active,
+            reconstructed,
             node,
-            instance: None,
-            model: None,
             last_message: run.answered_message(),
             cwd: run.options.cwd.clone(),
             system_prompt_hash: run.system_prompt_hash.clone(),
-            reconstructed,
-            metadata: serde_json::Map::new(),
-            created_at: self.at,
-            updated_at: self.at,
-            last_used_at: Some(self.at),
-            invalidated_at: None,
-            invalidation_reason: None,
+            is_used: true,
         };
-        if self.hot.binding.as_ref().is_some_and(|before| before.status == BindingStatus::Active) {
-            let _ = self.binding_lose("another native session was opened".into());
+        let commands = before.map_or(vec![], |before| before.replace_commands(new.id));
+        for command in commands {
+            self.binding_command(command)?;
         }
-        // Refused for a closed binding, which is not replaced.
-        let _ = self.binding_command(BindingCommand::Replace { by: binding.id });
-        self.emit(Body::BindingCreated {
-            binding_id: binding.id,
-            adapter: binding.adapter.clone(),
-            generation: binding.generation,
-            fidelity,
-            reconstructed,
-        });
-        self.own_native(&binding, NativeClaim::Opened);
-        let binding = Box::new(binding);
-        self.row(Row::Binding(binding.clone()));
-        self.hot.binding = Some(binding);
+        self.binding_create(new, NativeClaim::Opened);
+        Ok(())
     }
 
     /// Records that the native session was resumed.
     pub(super) fn binding_resume(&mut self, node: NodeId) -> Result<(), Refusal> {
-        let active = self.hot.binding.as_mut().filter(|binding| binding.status == BindingStatus::Active);
-        let Some(binding) = active else {
+        let Some(binding) = &mut self.hot.binding else {
             return Err(Refusal::WrongState { what: "binding", status: "missing" });
         };
-        binding.last_message = self.subject.run.answered_message();
+        binding.advance(self.subject.run.answered_message(), self.at)?;
         let binding_id = binding.id;
         self.binding_emit(Body::BindingResumed { binding_id }, node);
         Ok(())
@@ -325,41 +321,22 @@ impl SessionDraft {
             return Err(Error::AlreadyBound { adapter, native });
         }
         let session = &self.hot.session;
-        let binding = Binding {
+        let system_prompt = adopted.system_prompt.as_ref().or(session.system_prompt.as_ref());
+        let new = NewBinding {
             id: self.ids.binding(),
             session: session.id,
-            adapter: adapter.clone(),
-            generation: 1,
+            adapter,
+            generation_before: 0,
             native: Some(adopted.native),
             fidelity: Fidelity::Native,
-            status: BindingStatus::Active,
+            reconstructed: false,
             node,
-            instance: None,
-            model: None,
             last_message: session.tip_message,
             cwd: adopted.cwd.or_else(|| session.cwd.clone()),
-            system_prompt_hash: instructions_hash(
-                adopted.system_prompt.as_ref().or(session.system_prompt.as_ref()).map(String::as_str),
-            ),
-            reconstructed: false,
-            metadata: serde_json::Map::new(),
-            created_at: self.at,
-            updated_at: self.at,
-            last_used_at: None,
-            invalidated_at: None,
-            invalidation_reason: None,
+            system_prompt_hash: instructions_hash(system_prompt.map(String::as_str)),
+            is_used: false,
         };
-        self.emit(Body::BindingCreated {
-            binding_id: binding.id,
-            adapter,
-            generation: 1,
-            fidelity: Fidelity::Native,
-            reconstructed: false,
-        });
-        self.own_native(&binding, claim);
-        let binding = Box::new(binding);
-        self.row(Row::Binding(binding.clone()));
-        self.hot.binding = Some(binding);
+        self.binding_create(new, claim);
         Ok(())
     }
 }
@@ -370,15 +347,15 @@ impl<A: AttemptSlot> Draft<OfRun<A>> {
         // An attempt that has not started has not given the prompt to the native session.
         let started = self.subject.attempt.get().filter(|attempt| attempt.started_at.is_some());
         let used = started.and_then(|attempt| attempt.binding);
-        let Some(binding) = &mut self.hot.binding else { return };
-        if used != Some(binding.id) || binding.status != BindingStatus::Active {
+        let (message, at) = (self.subject.run.final_message, self.at);
+        let Some(binding) = self.hot.binding.as_mut().filter(|binding| Some(binding.id) == used) else {
             return;
+        };
+        // Refused if the binding became stale or invalid during the attempt: it is not used again.
+        if binding.advance(message, at).is_ok() {
+            let row = Row::Binding(binding.clone());
+            self.row(row);
         }
-        binding.last_message = self.subject.run.final_message;
-        binding.updated_at = self.at;
-        binding.last_used_at = Some(self.at);
-        let row = Row::Binding(binding.clone());
-        self.row(row);
     }
 }
 

@@ -27,7 +27,7 @@ impl AttemptDraft {
         let by = self.subject.attempt.id;
         match record {
             Record::Opened { native, fidelity, reconstructed } => {
-                self.binding_open(native, fidelity, reconstructed, node);
+                self.binding_open(native, fidelity, reconstructed, node)?;
                 self.command(Command::Open { by })?;
             }
             Record::Resumed => {
