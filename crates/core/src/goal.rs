@@ -376,7 +376,7 @@ pub fn conclude(run: &Run, end: &Body) -> Vec<Body> {
 }
 
 /// Returns the failure of a run whose agent reports success while goals are pending; `None` if no goal is pending.
-pub(crate) fn prevents_success(run: &Run) -> Option<Failure> {
+pub(crate) fn failure_if_pending(run: &Run) -> Option<Failure> {
     pending(&run.goals).next().map(|_| failure(&run.goals))
 }
 

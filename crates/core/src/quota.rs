@@ -88,7 +88,7 @@ impl Resource {
     ];
 
     /// True if the amount in use decreases without a deletion.
-    pub fn comes_back(self) -> bool {
+    pub fn is_released_after_use(self) -> bool {
         matches!(self, Self::QueuedPrompts | Self::Requests | Self::Streams)
     }
 }
@@ -105,15 +105,15 @@ pub struct PoolUse {
     /// The limit of the owner; 0 for none.
     pub cap: usize,
     /// Whether the owner leaves room for others.
-    pub shares: bool,
+    pub leaves_room: bool,
 }
 
 impl PoolUse {
     /// True if the owner may take one more place of the pool.
     pub fn may_take(&self) -> bool {
         let is_below_cap = self.cap == 0 || self.own + self.elsewhere < self.cap;
-        let leaves_room = !self.shares || self.own < self.free;
-        self.free > 0 && is_below_cap && leaves_room
+        let is_within_share = !self.leaves_room || self.own < self.free;
+        self.free > 0 && is_below_cap && is_within_share
     }
 }
 
@@ -155,7 +155,7 @@ mod tests {
             let before = used.clone();
             for owner in 0..owners {
                 let free = size - used.iter().sum::<usize>();
-                if (PoolUse { free, own: used[owner], elsewhere: 0, cap: 0, shares: true }).may_take() {
+                if (PoolUse { free, own: used[owner], elsewhere: 0, cap: 0, leaves_room: true }).may_take() {
                     used[owner] += 1;
                 }
             }
@@ -180,7 +180,8 @@ mod tests {
 
     #[test]
     fn the_owner_of_the_server_takes_what_there_is_and_a_cap_binds_everybody() {
-        let pool = |free, own, cap, shares| PoolUse { free, own, elsewhere: 0, cap, shares }.may_take();
+        let pool =
+            |free, own, cap, leaves_room| PoolUse { free, own, elsewhere: 0, cap, leaves_room }.may_take();
         assert!(pool(1, 99, 0, false));
         assert!(!pool(0, 0, 0, false));
         assert!(!pool(50, 2, 2, false));

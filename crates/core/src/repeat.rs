@@ -21,7 +21,7 @@ pub const OVERLAP_MS: u64 = 30_000;
 
 /// An earlier request, equal to the one that arrives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Earlier {
+pub struct EarlierRequest {
     /// When the request, or its last repetition, arrived.
     pub arrived_at: Time,
     /// True while the request is being handled.
@@ -32,7 +32,7 @@ pub struct Earlier {
 
 /// Decides whether a request that arrives at `now` repeats the equal request `earlier`. The server started at
 /// `started_at`: the time in which the server was down does not count.
-pub fn repeats(earlier: Earlier, started_at: Time, now: Time) -> bool {
+pub fn repeats(earlier: EarlierRequest, started_at: Time, now: Time) -> bool {
     let age = now.since(earlier.arrived_at.max(started_at));
     let overlaps = earlier.is_handled && !earlier.has_thread && age < OVERLAP_MS;
     age <= REPEAT_MS && !overlaps
@@ -42,7 +42,8 @@ pub fn repeats(earlier: Earlier, started_at: Time, now: Time) -> bool {
 mod tests {
     use super::*;
 
-    const SENT: Earlier = Earlier { arrived_at: Time(1_000_000), is_handled: false, has_thread: true };
+    const SENT: EarlierRequest =
+        EarlierRequest { arrived_at: Time(1_000_000), is_handled: false, has_thread: true };
 
     #[test]
     fn a_request_is_repeated_for_75_seconds() {
@@ -59,10 +60,10 @@ mod tests {
 
     #[test]
     fn equal_starts_at_the_same_time_are_two_threads() {
-        let start = Earlier { is_handled: true, has_thread: false, ..SENT };
+        let start = EarlierRequest { is_handled: true, has_thread: false, ..SENT };
         assert!(!repeats(start, Time(0), SENT.arrived_at.plus(10)));
         assert!(repeats(start, Time(0), SENT.arrived_at.plus(OVERLAP_MS)));
-        assert!(repeats(Earlier { is_handled: false, ..start }, Time(0), SENT.arrived_at.plus(10)));
-        assert!(repeats(Earlier { has_thread: true, ..start }, Time(0), SENT.arrived_at.plus(10)));
+        assert!(repeats(EarlierRequest { is_handled: false, ..start }, Time(0), SENT.arrived_at.plus(10)));
+        assert!(repeats(EarlierRequest { has_thread: true, ..start }, Time(0), SENT.arrived_at.plus(10)));
     }
 }

@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_named_is_kept_and_counts() {
+    fn named_artifacts_are_kept_and_count_towards_the_limit() {
         assert_eq!(expired(1, 0, &[1, 3]), [id(2)]);
         assert_eq!(expired(0, 20, &[1]), [id(3)], "the next oldest makes room");
     }

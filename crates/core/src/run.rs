@@ -425,7 +425,7 @@ fn finish(run: &Run, outcome: Outcome) -> Result<Vec<Body>, Refusal> {
             events.push(Body::AttemptCancelled { proof: Proof::Ended });
             events.push(Body::RunCancelled { reason: *reason, close });
         }
-        (RunState::Running { .. }, Outcome::Succeeded) => match goal::prevents_success(run) {
+        (RunState::Running { .. }, Outcome::Succeeded) => match goal::failure_if_pending(run) {
             None => events.push(Body::RunSucceeded { close }),
             Some(error) => {
                 let status = RunStatus::Failed;

@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_open_call_to_expire_decides_when_the_wait_does() {
+    fn a_wait_expires_with_its_first_open_call() {
         let tool = |name: &str, timeout_ms, on_timeout| ClientTool {
             name: name.into(),
             timeout_ms,

@@ -211,13 +211,13 @@ impl Audit {
     /// Refuses a change that could not be recorded.
     pub fn check_change(&self) -> Result<(), Error> {
         match self.options.on_failure {
-            OnAuditFailure::Refuse => self.check(),
+            OnAuditFailure::Refuse => self.check_writable(),
             OnAuditFailure::Report => Ok(()),
         }
     }
 
     /// Returns an error while the log cannot be written. A log that has failed is tried again.
-    pub fn check(&self) -> Result<(), Error> {
+    pub fn check_writable(&self) -> Result<(), Error> {
         let mut writer = self.writer.lock();
         if writer.failure().is_some() {
             writer.write(self.options.file_bytes);

@@ -393,7 +393,7 @@ impl Kernel {
             Some(error) => return Err(error),
             None => self.shared.store.health().await?,
         }
-        self.audit().map_or(Ok(()), |audit| audit.check())
+        self.audit().map_or(Ok(()), |audit| audit.check_writable())
     }
 
     /// The time, by the kernel's clock.

@@ -38,7 +38,7 @@ impl OwnerLimits {
     }
 
     /// True if the owner leaves room for others in every pool.
-    pub fn shares(&self, owner: &str) -> bool {
+    pub fn leaves_room(&self, owner: &str) -> bool {
         self.own.as_ref().is_some_and(|own| own != owner)
     }
 
@@ -51,7 +51,7 @@ impl OwnerLimits {
             Resource::Streams => quotas.streams,
             Resource::StoredBytes | Resource::Artifacts | Resource::Agents => 0,
         };
-        match (PoolUse { free, own, elsewhere: 0, cap, shares: self.shares(owner) }).may_take() {
+        match (PoolUse { free, own, elsewhere: 0, cap, leaves_room: self.leaves_room(owner) }).may_take() {
             true => Ok(()),
             false if cap > 0 && own >= cap => Err(Error::QuotaReached { resource, limit: cap as u64 }),
             false => Err(Error::ShareReached { resource, own, free }),

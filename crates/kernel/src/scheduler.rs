@@ -360,13 +360,13 @@ impl SchedulerState {
         let by_lane = self.owners.get(owner).copied().unwrap_or_default();
         let own = by_lane[lane as usize];
         let elsewhere = by_lane.iter().sum::<usize>() - own;
-        let (cap, shares) = (self.limits.of(owner).active_runs, self.limits.shares(owner));
+        let (cap, leaves_room) = (self.limits.of(owner).active_runs, self.limits.leaves_room(owner));
         if let Some(blocks) = self.blocks.as_ref().filter(|_| cap > 0)
             && own + elsewhere >= blocks.get(owner).copied().unwrap_or_default()
         {
             return false;
         }
-        PoolUse { free: self.free[lane as usize], own, elsewhere, cap, shares }.may_take()
+        PoolUse { free: self.free[lane as usize], own, elsewhere, cap, leaves_room }.may_take()
     }
 
     /// The permit available to an owner for an adapter: a free one, else the one of `lender`.

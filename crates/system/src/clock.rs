@@ -17,9 +17,9 @@ use tokio::sync::watch;
 
 /// The longest single sleep until a point in time. If the system's time is set forward, a waiting task notices within
 /// this time.
-const MAX_SLEEP_MS: u64 = 10_000;
+const MAX_TIME_SLEEP_MS: u64 = 10_000;
 /// The longest single sleep until a moment: a day.
-const FAR_MS: u64 = 86_400_000;
+const MAX_MOMENT_SLEEP_MS: u64 = 86_400_000;
 
 /// Reads the time and waits for it: the system's clock, or a manual clock that a test advances.
 #[derive(Debug, Clone)]
@@ -119,7 +119,7 @@ impl Clock {
                     moment.0.checked_sub(self.elapsed()).filter(|left| *left > Duration::ZERO)
                 {
                     // At least 1 ms: a remainder below a millisecond would make this loop spin.
-                    system_sleep(to_millis(left).clamp(1, FAR_MS)).await;
+                    system_sleep(to_millis(left).clamp(1, MAX_MOMENT_SLEEP_MS)).await;
                 }
             }
             Source::Manual(now) => {
@@ -135,7 +135,7 @@ impl Clock {
             Source::System(..) => loop {
                 match time.since(self.now()) {
                     0 => return,
-                    millis => system_sleep(millis.min(MAX_SLEEP_MS)).await,
+                    millis => system_sleep(millis.min(MAX_TIME_SLEEP_MS)).await,
                 }
             },
             Source::Manual(now) => {
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_step_forward_ends_no_duration() {
+    async fn setting_the_time_forward_shortens_no_sleep() {
         for clock in [Clock::system(), Clock::manual(Time(1_000))] {
             let (begun, grace) = (clock.moment(), clock.sleep_for(600_000));
             let expiry = clock.now().plus(3_000_000);

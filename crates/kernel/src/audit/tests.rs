@@ -189,11 +189,11 @@ fn a_full_disk_fails_the_log_and_loses_no_record() {
     assert_eq!(failure.code(), "store_full");
     audit.append(change("bob"));
     audit.sync();
-    assert!(audit.check().is_err());
+    assert!(audit.check_writable().is_err());
     assert_eq!(all(&log).len(), 1);
     audit.writer.lock().replace_file(file);
     audit.sync();
-    audit.check().unwrap();
+    audit.check_writable().unwrap();
     assert_eq!(all(&log).len(), 3);
     assert_eq!(log.findings(), [""; 0]);
 }

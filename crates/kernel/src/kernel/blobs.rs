@@ -139,12 +139,12 @@ impl Shared {
     /// for some time. Bytes that cannot be removed are retried later.
     pub(crate) async fn blobs_collect(&self) {
         if self.blobs.as_ref().is_some_and(|blobs| blobs.removal_delay_ms() == 0) {
-            self.loose_blobs_remove().await;
+            self.unused_blobs_remove().await;
         }
     }
 
     /// Removes the bytes of deleted artifacts that no other artifact uses, except bytes that must stay for now.
-    pub(crate) async fn loose_blobs_remove(&self) {
+    pub(crate) async fn unused_blobs_remove(&self) {
         let collect = async {
             // The blobs that must stay for now.
             let mut kept = 0;
@@ -180,7 +180,7 @@ impl Shared {
         if let Err(error) = self.blobs_recover().await {
             tracing::warn!(%error, "cannot remove files of artifacts that an ended process has left");
         }
-        self.loose_blobs_remove().await;
+        self.unused_blobs_remove().await;
     }
 
     /// Finishes or undoes artifact writes that were left incomplete by processes that have ended.

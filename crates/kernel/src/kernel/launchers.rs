@@ -26,24 +26,24 @@ const MAX_ORGS: usize = 256;
 
 /// A cache of the ids and names of agents to launch, by org. The templates stay in the store.
 #[derive(Debug, Default)]
-pub(crate) struct LauncherHeads(VecDeque<(String, Arc<Vec<Head>>)>);
+pub(crate) struct LauncherCache(VecDeque<(String, Arc<Vec<CachedLauncher>>)>);
 
 /// The part of an agent to launch that is kept in memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Head {
+struct CachedLauncher {
     id: String,
     name: String,
     created: Timestamp,
 }
 
-impl LauncherHeads {
-    fn get(&self, scope: &str) -> Option<Arc<Vec<Head>>> {
-        self.0.iter().find(|(known, _)| known == scope).map(|(_, heads)| heads.clone())
+impl LauncherCache {
+    fn get(&self, scope: &str) -> Option<Arc<Vec<CachedLauncher>>> {
+        self.0.iter().find(|(known, _)| known == scope).map(|(_, launchers)| launchers.clone())
     }
 
-    fn put(&mut self, scope: &str, heads: Arc<Vec<Head>>) {
+    fn put(&mut self, scope: &str, launchers: Arc<Vec<CachedLauncher>>) {
         self.forget(scope);
-        self.0.push_back((scope.to_owned(), heads));
+        self.0.push_back((scope.to_owned(), launchers));
         if self.0.len() > MAX_ORGS {
             self.0.pop_front();
         }
@@ -63,8 +63,8 @@ impl Kernel {
         new: CreateAgentRequest,
     ) -> Result<AgentRecord, Error> {
         caller.check_writes()?;
-        let mut heads = self.shared.edge.launchers.lock().await;
-        let known = self.launcher_heads(caller, &mut heads).await?;
+        let mut cache = self.shared.edge.launchers.lock().await;
+        let known = self.cached_launchers(caller, &mut cache).await?;
         let agent_id = format!("agt_{id}");
         if known.iter().any(|known| known.id == agent_id) {
             return self.launcher_read(caller, &agent_id).await;
@@ -88,7 +88,7 @@ impl Kernel {
             modified: now,
             modified_by,
         };
-        self.launcher_write(caller, &mut heads, &known, record).await
+        self.launcher_write(caller, &mut cache, &known, record).await
     }
 
     /// Lists the agents to launch, the newest first, and says whether there are more. `after` pages past the agent with
@@ -99,12 +99,14 @@ impl Kernel {
         after: Option<(Timestamp, &str)>,
         limit: usize,
     ) -> Result<(Vec<AgentRecord>, bool), Error> {
-        let known = self.launcher_heads(caller, &mut *self.shared.edge.launchers.lock().await).await?;
-        let is_earlier = |head: &Head| after.is_some_and(|after| (head.created, head.id.as_str()) >= after);
+        let known = self.cached_launchers(caller, &mut *self.shared.edge.launchers.lock().await).await?;
+        let is_earlier = |launcher: &CachedLauncher| {
+            after.is_some_and(|after| (launcher.created, launcher.id.as_str()) >= after)
+        };
         let start = known.partition_point(is_earlier);
         let mut page = vec![];
-        for head in known.iter().skip(start).take(limit) {
-            match self.launcher_read(caller, &head.id).await {
+        for launcher in known.iter().skip(start).take(limit) {
+            match self.launcher_read(caller, &launcher.id).await {
                 // The agent was deleted during the read.
                 Err(Error::NotFound { .. }) => {}
                 read => page.push(read?),
@@ -120,7 +122,7 @@ impl Kernel {
 
     /// Finds an agent to launch by its name.
     pub async fn launcher_find(&self, caller: &Caller, name: &str) -> Result<AgentRecord, Error> {
-        let known = self.launcher_heads(caller, &mut *self.shared.edge.launchers.lock().await).await?;
+        let known = self.cached_launchers(caller, &mut *self.shared.edge.launchers.lock().await).await?;
         match known.iter().find(|known| known.name == name) {
             Some(found) => self.launcher_read(caller, &found.id).await,
             None => Err(Error::not_found("agent", name)),
@@ -135,8 +137,8 @@ impl Kernel {
         change: UpdateAgentRequest,
     ) -> Result<AgentRecord, Error> {
         caller.check_writes()?;
-        let mut heads = self.shared.edge.launchers.lock().await;
-        let known = self.launcher_heads(caller, &mut heads).await?;
+        let mut cache = self.shared.edge.launchers.lock().await;
+        let known = self.cached_launchers(caller, &mut cache).await?;
         let found = self.launcher_read(caller, id).await?;
         let mut record = found.clone();
         let UpdateAgentRequest { name, description, request_template, variables } = change;
@@ -149,14 +151,14 @@ impl Kernel {
         }
         record.modified = self.shared.clock.now().into();
         record.modified_by.clone_from(&caller.owner);
-        self.launcher_write(caller, &mut heads, &known, record).await
+        self.launcher_write(caller, &mut cache, &known, record).await
     }
 
     /// Deletes an agent to launch. The threads that were launched from it stay.
     pub async fn launcher_delete(&self, caller: &Caller, id: &str) -> Result<(), Error> {
         caller.check_writes()?;
-        let mut heads = self.shared.edge.launchers.lock().await;
-        heads.forget(&scope(caller));
+        let mut cache = self.shared.edge.launchers.lock().await;
+        cache.forget(&scope(caller));
         let remove = EdgeChange::Remove { kind: KIND, scope: scope(caller), id: id.to_owned() };
         match self.shared.store.edge_write(&remove).await? {
             true => Ok(()),
@@ -165,24 +167,28 @@ impl Kernel {
     }
 
     /// Returns the agents of the caller's org, the newest first, from the cache or else from the store. The lock on
-    /// `heads` excludes writes during the read.
-    async fn launcher_heads(
+    /// `cache` excludes writes during the read.
+    async fn cached_launchers(
         &self,
         caller: &Caller,
-        heads: &mut LauncherHeads,
-    ) -> Result<Arc<Vec<Head>>, Error> {
+        cache: &mut LauncherCache,
+    ) -> Result<Arc<Vec<CachedLauncher>>, Error> {
         let scope = scope(caller);
-        if let Some(known) = heads.get(&scope) {
+        if let Some(known) = cache.get(&scope) {
             return Ok(known);
         }
         let records = self.shared.store.edge_records(KIND, Some(&scope)).await?;
-        let head = |record| {
-            agent(record).map(|agent| Head { id: agent.agent_id, name: agent.name, created: agent.created })
+        let launcher = |record| {
+            agent(record).map(|agent| CachedLauncher {
+                id: agent.agent_id,
+                name: agent.name,
+                created: agent.created,
+            })
         };
-        let mut all = records.into_iter().map(head).collect::<Result<Vec<_>, _>>()?;
+        let mut all = records.into_iter().map(launcher).collect::<Result<Vec<_>, _>>()?;
         all.sort_by(|a, b| (b.created, &b.id).cmp(&(a.created, &a.id)));
         let all = Arc::new(all);
-        heads.put(&scope, all.clone());
+        cache.put(&scope, all.clone());
         Ok(all)
     }
 
@@ -195,8 +201,8 @@ impl Kernel {
     async fn launcher_write(
         &self,
         caller: &Caller,
-        heads: &mut LauncherHeads,
-        known: &[Head],
+        cache: &mut LauncherCache,
+        known: &[CachedLauncher],
         record: AgentRecord,
     ) -> Result<AgentRecord, Error> {
         check_text("the name of an agent", &record.name)?;
@@ -214,7 +220,7 @@ impl Kernel {
         let body = serde_json::to_value(&record).unwrap_or_default();
         let put = EdgeRecord { kind: KIND, scope: scope(caller), id: record.agent_id.clone(), body };
         // Drops the cached names before the write, so that they are read again whatever its outcome is.
-        heads.forget(&put.scope);
+        cache.forget(&put.scope);
         match self.shared.store.edge_write(&EdgeChange::Put(put)).await {
             // The outcome is unknown: look it up.
             Err(StoreError::Unavailable(why)) => match self.launcher_read(caller, &record.agent_id).await {

@@ -5,14 +5,14 @@
 
 use std::sync::Arc;
 
-use mainspring_core::repeat::{Earlier, REPEAT_MS, repeats};
+use mainspring_core::repeat::{EarlierRequest, REPEAT_MS, repeats};
 use mainspring_core::{SessionId, Time};
 use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 
 use self::entries::{CallerName, Entries, Entry};
 use super::idempotency::fingerprint;
-use super::launchers::LauncherHeads;
+use super::launchers::LauncherCache;
 use super::{Caller, Kernel, Shared};
 use crate::error::Error;
 use crate::store::{EdgeChange, EdgeRecord};
@@ -28,7 +28,7 @@ pub(crate) struct EdgeState {
     /// The requests that may be repeated, once they were read.
     repeats: OnceCell<Known>,
     /// The names of agents to launch. Locked while agents are compared and written.
-    pub(super) launchers: tokio::sync::Mutex<LauncherHeads>,
+    pub(super) launchers: tokio::sync::Mutex<LauncherCache>,
 }
 
 #[derive(Debug)]
@@ -109,7 +109,7 @@ impl Kernel {
         now: Time,
     ) -> (Repeatable, Entry) {
         let is_same = |entry: &Entry| {
-            let earlier = Earlier {
+            let earlier = EarlierRequest {
                 arrived_at: entry.arrived_at,
                 is_handled: entry.handling > 0,
                 has_thread: entry.has_thread,
