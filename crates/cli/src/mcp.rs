@@ -4,6 +4,7 @@ use clap::Args;
 use mainspring_core::SessionId;
 use mainspring_host::Link;
 use mainspring_host::{mcp, mcp_relay};
+use mainspring_kernel::clock::Clock;
 use mainspring_system::ids::Ids;
 
 use super::Context;
@@ -45,6 +46,7 @@ impl Mcp {
         };
         let reconnects = connection.may_change() && self.session.is_none();
         let (link, mut keeper) = Link::new(connection.client().clone(), reconnects);
+        keeper.set_local(connection.is_owner());
         // With an API key, the key determines the owner.
         let owner = match context.config().url {
             Some(_) => String::new(),
@@ -53,7 +55,7 @@ impl Mcp {
         let options = mcp::Options { owner, session: self.session };
         let served = mcp::serve(link, options, Ids::system(), tokio::io::stdin(), tokio::io::stdout());
         let served = Box::pin(served);
-        let served = with_reconnect(&mut connection, &mut keeper, served).await;
+        let served = with_reconnect(&mut connection, &mut keeper, &Clock::system(), served).await;
         connection.close_within(context.config().drain_ms).await;
         served?.map_err(CliError::bad_request)?;
         Ok(Exit::Done)

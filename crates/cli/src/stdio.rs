@@ -159,7 +159,7 @@ async fn serve_host(
             signal = interrupt_signal() => signal.map(|()| Disconnect::Stopped),
         }
     };
-    let disconnect = with_reconnect(connection, keeper, input).await??;
+    let disconnect = with_reconnect(connection, keeper, clock, input).await??;
     tracing::info!(?disconnect, "the host sends no more input");
     let left_at = clock.now();
     let ending = async {
@@ -177,38 +177,25 @@ async fn serve_host(
             Disconnect::NotReading => {}
         }
     };
-    with_reconnect(connection, keeper, ending).await?;
+    with_reconnect(connection, keeper, clock, ending).await?;
     Ok(left_at)
 }
 
-/// Awaits `future`; meanwhile reconnects whenever the owner of the sessions exits.
+/// Awaits `future`; meanwhile reconnects whenever the connection to the owner of the sessions is lost.
 pub(super) async fn with_reconnect<T>(
     connection: &mut Connection<'_>,
     keeper: &mut Keeper,
+    clock: &Clock,
     future: impl Future<Output = T>,
 ) -> Result<T, CliError> {
-    tokio::pin!(future);
-    loop {
-        tokio::select! {
-            done = &mut future => return Ok(done),
-            () = keeper.lost() => {}
+    let next = async || {
+        // The server of this process goes on unless it was handed over: only a connection to it broke.
+        if !connection.is_owner() {
+            connection.reconnect().await?;
         }
-        // A server in this process is lost only if it was handed over. Otherwise the request has failed.
-        let is_lost = !connection.is_owner();
-        if is_lost {
-            // An owner that ends may still finish the host's queries, which the host may interrupt.
-            let reconnected = tokio::select! {
-                done = &mut future => return Ok(done),
-                reconnected = connection.reconnect() => reconnected,
-            };
-            if let Err(error) = reconnected {
-                keeper.give_up();
-                return Err(error);
-            }
-        }
-        keeper.found(connection.client().clone(), is_lost);
-        keeper.set_local(connection.is_owner());
-    }
+        Ok((connection.client().clone(), connection.is_owner()))
+    };
+    keeper.renew_until(clock, future, next).await
 }
 
 /// Awaits `future` for at most `timeout_ms` milliseconds.

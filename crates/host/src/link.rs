@@ -5,7 +5,13 @@
 //! server.
 
 use mainspring_client::{Client, Error};
+use mainspring_system::clock::Clock;
 use tokio::sync::{mpsc, watch};
+
+/// Pause before this process connects to its own server again.
+const LOCAL_RETRY_DELAY_MS: u64 = 100;
+/// How often a request is sent to the server of this process before it fails.
+const LOCAL_TRIES: u32 = 3;
 
 /// A connection to the current server. Cheap to clone.
 #[derive(Clone)]
@@ -48,18 +54,21 @@ impl Link {
     }
 
     /// Sends a request; if the server is lost, repeats it on the next one. Requests that change something must therefore be
-    /// idempotent.
+    /// idempotent. A request whose connections to the server of this process break again and again fails.
     pub(crate) async fn ask<T, F>(&self, owner: &str, ask: impl Fn(Client) -> F) -> Result<T, Error>
     where
         F: Future<Output = Result<T, Error>>,
     {
+        let mut local_tries = 0;
         loop {
             let (client, no) = self.client(owner);
+            local_tries += u32::from(self.is_local());
             match ask(client).await {
-                Err(error) if error.is_gone() => match self.renewed(no).await {
-                    true => {}
-                    false => return Err(error),
-                },
+                Err(error) if error.is_gone() => {
+                    if local_tries >= LOCAL_TRIES || !self.renewed(no).await {
+                        return Err(error);
+                    }
+                }
                 answer => return answer,
             }
         }
@@ -82,6 +91,42 @@ impl Link {
 }
 
 impl Keeper {
+    /// Awaits `future`. Meanwhile, whenever the server is lost, switches the link to the one that `next` returns, with
+    /// true if this process is that server. If `next` fails, no other server follows.
+    pub async fn renew_until<T, E>(
+        &mut self,
+        clock: &Clock,
+        future: impl Future<Output = T>,
+        mut next: impl AsyncFnMut() -> Result<(Client, bool), E>,
+    ) -> Result<T, E> {
+        tokio::pin!(future);
+        loop {
+            tokio::select! {
+                done = &mut future => return Ok(done),
+                () = self.lost() => {}
+            }
+            let was_local = self.now.borrow().is_local;
+            let found = async {
+                if was_local {
+                    clock.sleep_for(LOCAL_RETRY_DELAY_MS).await;
+                }
+                next().await
+            };
+            // A server that ends may still finish the work that `future` waits for.
+            let found = tokio::select! {
+                done = &mut future => return Ok(done),
+                found = found => found,
+            };
+            match found {
+                Ok((client, is_local)) => self.found(client, is_local),
+                Err(error) => {
+                    self.give_up();
+                    return Err(error);
+                }
+            }
+        }
+    }
+
     /// Resolves when the server is lost.
     pub async fn lost(&mut self) {
         loop {
@@ -94,10 +139,9 @@ impl Keeper {
         }
     }
 
-    /// Switches the link to the server of `client`.
-    pub fn found(&self, client: Client, renews: bool) {
-        self.now
-            .send_modify(|server| *server = Server { client, no: server.no + 1, renews, is_local: false });
+    /// Switches the link to the server of `client`. Another server follows when that one is lost.
+    pub fn found(&self, client: Client, is_local: bool) {
+        self.now.send_modify(|server| *server = Server { client, no: server.no + 1, renews: true, is_local });
     }
 
     /// Records whether this process is the server.

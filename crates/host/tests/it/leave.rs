@@ -1,7 +1,11 @@
 //! Ends of a conversation: the host leaves, or its server does.
 
+use std::convert::Infallible;
+use std::future::{pending, ready};
+
 use mainspring_client::Client;
 use mainspring_core::RunStatus;
+use mainspring_system::clock::Clock;
 use mainspring_test_support::TOKEN;
 use serde_json::{Value, json};
 
@@ -79,7 +83,7 @@ fn a_query_goes_on_when_another_server_takes_over() {
     host.receive_until(|line| line["type"] == "text_delta");
     drop(first);
     server.runtime.block_on(keeper.lost());
-    keeper.found(server.client(), true);
+    keeper.found(server.client(), false);
     host.query("next", "other", "say after");
     assert_eq!(host.receive_end("next")["text"], "after\n");
     host.send(&json!({"type": "interrupt", "protocolVersion": 2, "requestId": "r", "clientId": "test"}));
@@ -89,7 +93,7 @@ fn a_query_goes_on_when_another_server_takes_over() {
 }
 
 #[test]
-fn a_host_whose_server_is_gone_for_good_is_told_so() {
+fn a_query_fails_when_no_server_follows() {
     let server = Server::start();
     let first = server.runtime.block_on(server.node.listen());
     let client = Client::over_tcp(&first.url(), TOKEN).unwrap();
@@ -102,5 +106,47 @@ fn a_host_whose_server_is_gone_for_good_is_told_so() {
     assert_eq!((&end["type"], &end["code"]), (&json!("error"), &json!("transport_interruption")), "{end}");
     // The query found no server, or used an old connection that was closing.
     assert!(["unreachable", "connection_broken"].iter().any(|reason| end["reason"] == *reason), "{end}");
+    assert_eq!(server.runs(), []);
+}
+
+#[test]
+fn a_query_goes_on_after_every_broken_connection_to_the_own_server() {
+    let server = Server::start();
+    let listen = || server.runtime.block_on(server.node.listen());
+    let [first, second] = [listen(), listen()];
+    let client = |url: &str| Client::over_tcp(url, TOKEN).unwrap();
+    let (mut host, mut keeper) = Host::through(&server, client(&first.url()), |_| {});
+    keeper.set_local(true);
+    let mut clients = [client(&second.url()), server.client()].into_iter();
+    server.runtime.spawn(async move {
+        let next = move || ready(Ok::<_, Infallible>((clients.next().unwrap(), true)));
+        keeper.renew_until(&Clock::system(), pending::<()>(), next).await
+    });
+    host.query("r", "k", "say before; hang");
+    host.receive_until(|line| line["type"] == "text_delta");
+    for (name, listening) in [("one", first), ("two", second)] {
+        drop(listening);
+        host.query(name, name, "say after");
+        assert_eq!(host.receive_end(name)["text"], "after\n");
+    }
+    host.send(&json!({"type": "interrupt", "protocolVersion": 2, "requestId": "r", "clientId": "test"}));
+    let end = host.receive_end("r");
+    assert_eq!((&end["terminalStatus"], &end["text"]), (&json!("cancelled"), &json!("before\n")), "{end}");
+}
+
+#[test]
+fn a_query_fails_when_the_own_server_does_not_answer() {
+    let server = Server::start();
+    let first = server.runtime.block_on(server.node.listen());
+    let client = Client::over_tcp(&first.url(), TOKEN).unwrap();
+    let (mut host, mut keeper) = Host::through(&server, client.clone(), |_| {});
+    keeper.set_local(true);
+    drop(first);
+    server.runtime.spawn(async move {
+        let next = move || ready(Ok::<_, Infallible>((client.clone(), true)));
+        keeper.renew_until(&Clock::system(), pending::<()>(), next).await
+    });
+    host.query("r", "k", "say never");
+    assert_eq!(host.receive_end("r")["code"], "transport_interruption");
     assert_eq!(server.runs(), []);
 }

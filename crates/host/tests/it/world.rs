@@ -1,6 +1,8 @@
 //! A server and the hosts that speak JSON lines with it through pipes, in one process.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
+use std::future::{pending, ready};
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -112,10 +114,8 @@ impl Host {
         let (host, mut keeper) = Self::through(server, server.client(), change);
         let client = server.client();
         server.runtime.spawn(async move {
-            loop {
-                keeper.lost().await;
-                keeper.found(client.clone(), true);
-            }
+            let next = move || ready(Ok::<_, Infallible>((client.clone(), false)));
+            keeper.renew_until(&Clock::system(), pending::<()>(), next).await
         });
         host
     }
