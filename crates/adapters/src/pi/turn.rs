@@ -126,11 +126,14 @@ impl<'a> PiTurn<'a> {
                 () = self.turn.attempt.steered(), if self.can_steer() && questions.is_empty() => {
                     self.steer().await
                 }
-                () = &mut disconnected => {
-                    // After any output, a retry could repeat actions.
-                    let end = self.failed(process_ended(&*worker), !self.has_output);
-                    return self.unless_lost(TurnOutcome::Broken(end), Cause::Disconnected);
-                }
+                () = &mut disconnected => match self.handle_last_records(inbound).await {
+                    Some(outcome) => Ok(NextStep::End(outcome)),
+                    None => {
+                        // After any output, a retry could repeat actions.
+                        let end = self.failed(process_ended(&*worker), !self.has_output);
+                        return self.unless_lost(TurnOutcome::Broken(end), Cause::Disconnected);
+                    }
+                },
             };
             match step {
                 Ok(NextStep::End(outcome)) => {
@@ -155,6 +158,17 @@ impl<'a> PiTurn<'a> {
                 }
             }
         }
+    }
+
+    /// Handles the records that arrived between the last look at the queue and the end of the connection. Returns the
+    /// outcome if one of them ends the turn.
+    async fn handle_last_records(&mut self, inbound: &mut mpsc::Receiver<Value>) -> Option<TurnOutcome> {
+        while let Ok(record) = inbound.try_recv() {
+            if let Ok(NextStep::End(outcome)) = self.handle_record(record).await {
+                return Some(outcome);
+            }
+        }
+        None
     }
 
     async fn handle_record(&mut self, record: Value) -> Result<NextStep, HandleError> {
