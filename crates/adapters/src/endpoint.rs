@@ -17,7 +17,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use mainspring_core::{AttemptId, Run};
+use mainspring_api::jsonl::endpoint::RunContext;
+use mainspring_core::AttemptId;
 use mainspring_kernel::adapter::AttemptHandle;
 use mainspring_kernel::kernel::AgentToken;
 use mainspring_kernel::tasks::Tasks;
@@ -167,15 +168,15 @@ impl Drop for Attached {
 
 /// The context of an attempt: variables and their values.
 fn context(attempt: &AttemptHandle) -> [(&'static str, Option<String>); 6] {
-    let assignment = attempt.assignment();
-    let Run { id, owner, session, request, .. } = &*assignment.run;
+    let RunContext { owner_id, session_id, run_id, attempt_id, request_id, client_id } =
+        call::run_context(attempt);
     [
-        ("OWNER_ID", Some(owner.clone())),
-        ("SESSION_ID", Some(session.to_string())),
-        ("RUN_ID", Some(id.to_string())),
-        ("ATTEMPT_ID", Some(attempt.id().to_string())),
-        ("REQUEST_ID", request.request_id.clone()),
-        ("CLIENT_ID", request.client_id.clone()),
+        ("OWNER_ID", Some(owner_id)),
+        ("SESSION_ID", Some(session_id.to_string())),
+        ("RUN_ID", Some(run_id.to_string())),
+        ("ATTEMPT_ID", Some(attempt_id.to_string())),
+        ("REQUEST_ID", request_id),
+        ("CLIENT_ID", client_id),
     ]
 }
 

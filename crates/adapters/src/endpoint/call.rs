@@ -49,7 +49,8 @@ pub(super) fn context_line(shared: &Shared, call_id: String) -> EndpointLine {
     EndpointLine::Context { call_id, context }
 }
 
-fn run_context(attempt: &AttemptHandle) -> RunContext {
+/// The ids of the run that an attempt works for.
+pub(super) fn run_context(attempt: &AttemptHandle) -> RunContext {
     let run = &attempt.assignment().run;
     RunContext {
         owner_id: run.owner.clone(),
