@@ -89,6 +89,7 @@ pub use oidc::{Oidc, OidcConfig};
 pub use peers::{PeerClient, PeerKey};
 pub use problem::{PROBLEMS, Problem};
 pub use shared::Shared;
+pub use threads::thread_operations;
 pub use tls::{TlsError, TlsFiles, TlsIo, TlsListener};
 pub use webhooks::{WebhookSender, deliver_webhooks};
 

@@ -118,6 +118,16 @@ fn agent_routes() -> Vec<Route> {
     ]
 }
 
+fn profiles_route() -> Route {
+    route(Method::GET, "", "thread_profiles", read::thread_profiles)
+}
+
+/// The ids of the operations of the threads API, which the OpenAPI document does not contain.
+pub fn thread_operations() -> Vec<&'static str> {
+    let routes = thread_routes().into_iter().chain(agent_routes()).chain([profiles_route()]);
+    routes.map(|route| route.id).collect()
+}
+
 /// Builds the router of `/v1/ai`, and adds its operations to `operations`.
 pub(super) fn router(http: &Http, operations: &mut Operations) -> Router<Http> {
     let mut router = Router::new();
@@ -133,7 +143,7 @@ pub(super) fn router(http: &Http, operations: &mut Operations) -> Router<Http> {
         thread_routes().into_iter().for_each(|route| add(base, route));
     }
     agent_routes().into_iter().for_each(|route| add("/v1/ai/agents", route));
-    add("/v1/ai/model-profiles", route(Method::GET, "", "thread_profiles", read::thread_profiles));
+    add("/v1/ai/model-profiles", profiles_route());
     router
         .layer(middleware::from_fn_with_state(http.clone(), watch::admit))
         .layer(middleware::from_fn(errors::rewrite))

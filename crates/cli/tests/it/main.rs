@@ -47,6 +47,5 @@ mod servers;
 mod session_agent;
 mod startup;
 mod state;
-mod threads;
 mod trust;
 mod webhooks;

@@ -24,6 +24,7 @@ mod sessions;
 mod state;
 mod status;
 mod streams;
+mod threads;
 mod tls;
 mod tree;
 mod world;
