@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use mainspring_client::{Client, EventsQuery, Item, Prompt, SessionTarget};
+use mainspring_client::{Client, EventsQuery, Item, Opening, OwnerEventsQuery, Prompt, SessionTarget};
 use mainspring_core::{Body, Position, Role};
 use mainspring_test_support::{TOKEN, TestNode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-use crate::world::World;
+use crate::world::{World, code};
 
 /// Proxies connections to `to` and cuts each one after a random number of bytes.
 async fn proxy_with_cuts(listener: TcpListener, to: String, seed: u64, cuts: Arc<AtomicUsize>) {
@@ -225,4 +225,53 @@ async fn thoughts_are_streamed_to_those_who_are_connected() {
         }
     }
     assert_eq!(thoughts, ["deeply"]);
+}
+
+#[tokio::test]
+async fn an_observer_does_not_keep_its_session_in_memory() {
+    /// The default of `idle_unload_ms`.
+    const IDLE_UNLOAD_MS: u64 = 30_000;
+    let World { client, node, listening: _listening } = &World::start().await;
+    let mut controller = client.session_events("controlled", Position::START);
+    let mut observer = client.session_events("observed", Position::START).observing();
+    for (key, events) in [("controlled", &mut controller), ("observed", &mut observer)] {
+        client.run_create(&Prompt::text(key, "say first")).await.unwrap();
+        while !matches!(events.next().await.unwrap().unwrap(), Item::Event(event) if event.body.ends_run()) {}
+    }
+    while node.kernel.sessions_in_memory() > 1 {
+        node.clock.advance(IDLE_UNLOAD_MS);
+        tokio::task::yield_now().await;
+    }
+    for (key, expected) in [("controlled", Opening::Existing), ("observed", Opening::Started)] {
+        let opened = client.session_resolve(&SessionTarget::key(key), None).await.unwrap();
+        assert_eq!(opened.opening, expected, "{key}");
+    }
+    client.run_create(&Prompt::text("observed", "say second")).await.unwrap();
+    let item = observer.next().await.unwrap().unwrap();
+    assert!(matches!(item, Item::Event(event) if event.body.kind() == "run.queued"), "the stream goes on");
+}
+
+#[tokio::test]
+async fn a_position_of_another_history_is_refused_or_reset() {
+    let world = World::with(TestNode::builder().sqlite()).await;
+    let other = World::with(TestNode::builder().sqlite()).await;
+    world.play("a", "say one").await;
+    let page = world.client.session_events_page("a", &EventsQuery::default()).await.unwrap();
+    let position = page.items.last().unwrap().position();
+    let events = world.client.owner_events(&OwnerEventsQuery::default()).await.unwrap();
+    let own = events.history().unwrap().to_owned();
+    let events = other.client.owner_events(&OwnerEventsQuery::default()).await.unwrap();
+    let foreign = events.history().unwrap().to_owned();
+    let after = |history: &str| OwnerEventsQuery {
+        after: Some(position.to_string()),
+        history: Some(history.to_owned()),
+        ..OwnerEventsQuery::default()
+    };
+    assert_eq!(code(world.client.owner_events(&after(&foreign)).await), "cursor_expired");
+    assert_eq!(code(world.client.owner_events_page(&after(&foreign)).await), "cursor_expired");
+    assert_eq!(world.client.owner_events(&after(&own)).await.unwrap().history(), Some(&*own));
+    assert_eq!(world.client.owner_events_page(&after(&own)).await.unwrap().items, []);
+    let mut events = world.client.session_events("a", position).in_history(Some(foreign));
+    assert!(matches!(events.next().await.unwrap().unwrap(), Item::Reset(_)));
+    assert_eq!(events.history(), Some(&*own));
 }
