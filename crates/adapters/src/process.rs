@@ -50,8 +50,9 @@ pub(crate) use tree::{guard_of, mark_of};
 pub const MARK_VARIABLE: &str = "GUARDED_BY_MAINSPRING";
 /// How long a guard may take, beyond the agent's grace period, to end its process tree.
 const KILL_TIMEOUT_MS: u64 = 5_000;
-/// How long to wait for the end of the output of a process that has ended, and for the end of a process that has closed
-/// its output. Only a process that outlived its guard can hold a pipe open for longer.
+/// How long to wait for the end of the output of a process that has ended, for the end of a process that has closed its
+/// output, and for the end of the output of an agent that has closed its input. Only a process that outlived its guard can
+/// hold the pipe of a process that has ended open for longer.
 pub(crate) const OUTPUT_DRAIN_TIMEOUT_MS: u64 = 500;
 /// How often a signal is sent to a guard again until it has ended.
 const RESEND_INTERVAL_MS: u64 = 50;

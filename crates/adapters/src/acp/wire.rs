@@ -265,7 +265,8 @@ impl Drop for Connection {
     }
 }
 
-/// The lines to and from an agent. Stops reading when `closed` is cancelled or the output ends.
+/// The lines to and from an agent. Reading ends with the output or at the first line that cannot be read. After a failed
+/// write, the error is returned once reading has ended, `closed` is cancelled or [`OUTPUT_DRAIN_TIMEOUT_MS`] has passed.
 fn transport(
     (stdin, stdout): (impl AsyncWrite + Send + Unpin + 'static, impl AsyncRead + Send + Unpin + 'static),
     log: Log,
