@@ -1,10 +1,11 @@
 //! One-shot model calls beside the conversation, for summaries and titles. The answer is text and is not streamed.
 
 use futures_util::StreamExt;
-use mainspring_core::{Failure, PromptRef, StopReason, Time, Usage};
+use mainspring_core::{PromptRef, Time, Usage};
 use mainspring_kernel::adapter::{AttemptHandle, StepTaken};
 use serde_json::Value;
 
+use super::step::{new_step, stop_of};
 use crate::models::SelectedModel;
 use crate::provider::{ErrorKind, ModelError, Piece, Request, RequestMessage};
 
@@ -66,34 +67,16 @@ impl OneShotResult {
     pub(super) fn step(
         &self,
         attempt: &AttemptHandle,
-        (no, agent): (u32, String),
+        name: (u32, String),
         model: &SelectedModel,
         prompt: PromptRef,
         started_at: Time,
     ) -> StepTaken {
-        let error = self.text.as_ref().err();
         StepTaken {
-            no,
-            agent,
-            provider: model.provider_name.clone(),
-            model: model.model.clone(),
-            profile: model.profile.clone(),
-            prompt,
-            tool_calls: vec![],
-            stop_reason: match error {
-                None => StopReason::Stop,
-                Some(error) if error.kind == ErrorKind::Refused => StopReason::Refusal,
-                Some(_) => StopReason::Error,
-            },
-            error: error.map(|error| Failure::new(error.kind.code(), error.message.clone())),
             usage: self.usage,
             raw_usage: self.raw_usage.clone(),
-            started_at,
             first_piece_at: self.text.is_ok().then(|| attempt.now()),
-            private: None,
-            budget: None,
-            input: None,
-            raw: Value::Null,
+            ..new_step(name, model, prompt, started_at, stop_of(self.text.as_ref().err()))
         }
     }
 }

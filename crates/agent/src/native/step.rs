@@ -12,6 +12,7 @@ use super::context::Cause;
 use super::describe::{offered, options_of};
 use super::execution::Execution;
 use crate::hooks::AfterError;
+use crate::models::SelectedModel;
 use crate::provider::{Completion, ErrorKind, ModelError, Piece, Request, ToolUse};
 
 /// The longest wait before a retry. A run fails if its provider asks for more.
@@ -53,6 +54,46 @@ impl ModelCall {
 enum CallError {
     Cancelled,
     Failed(ModelError),
+}
+
+/// Builds the record of a model call: its number and agent, its model and prompt, its start, why the model stopped, and
+/// the failure. The caller adds what else is known.
+pub(super) fn new_step(
+    (no, agent): (u32, String),
+    model: &SelectedModel,
+    prompt: PromptRef,
+    started_at: Time,
+    (stop_reason, error): (StopReason, Option<Failure>),
+) -> StepTaken {
+    StepTaken {
+        no,
+        agent,
+        provider: model.provider_name.clone(),
+        model: model.model.clone(),
+        profile: model.profile.clone(),
+        prompt,
+        tool_calls: vec![],
+        stop_reason,
+        error,
+        usage: None,
+        raw_usage: Value::Null,
+        started_at,
+        first_piece_at: None,
+        private: None,
+        budget: None,
+        input: None,
+        raw: Value::Null,
+    }
+}
+
+/// Returns why a model stopped whose call ended with this error, and the failure.
+pub(super) fn stop_of(error: Option<&ModelError>) -> (StopReason, Option<Failure>) {
+    let reason = match error {
+        None => StopReason::Stop,
+        Some(error) if error.kind == ErrorKind::Refused => StopReason::Refusal,
+        Some(_) => StopReason::Error,
+    };
+    (reason, error.map(|error| Failure::new(error.kind.code(), error.message.clone())))
 }
 
 impl Execution<'_> {
@@ -226,24 +267,14 @@ impl Execution<'_> {
         usage: Option<Usage>,
         raw_usage: Value,
     ) -> StepTaken {
+        let name = (self.steps + 1, self.plan.agent.name());
         StepTaken {
-            no: self.steps + 1,
-            agent: self.plan.agent.name(),
-            provider: self.plan.model.provider_name.clone(),
-            model: self.plan.model.model.clone(),
-            profile: self.plan.model.profile.clone(),
-            prompt: call.prompt,
-            tool_calls: vec![],
-            stop_reason,
-            error,
             usage,
             raw_usage,
-            started_at: call.started_at,
             first_piece_at: call.first_piece_at,
-            private: None,
             budget: self.budget(),
             input: Some(call.input.clone()),
-            raw: Value::Null,
+            ..new_step(name, &self.plan.model, call.prompt, call.started_at, (stop_reason, error))
         }
     }
 

@@ -5,19 +5,17 @@ use std::sync::Arc;
 
 use futures_util::StreamExt;
 use mainspring_core::network::{Choice, Reduce, RoutedBy, Router, RoutingModel};
-use mainspring_core::{Failure, PromptRef, Stage, StopReason, Usage};
+use mainspring_core::{Failure, PromptRef, Stage, Usage};
 use mainspring_kernel::adapter::{End, Record, StepTaken};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::super::execution::Execution;
-use super::super::step::step_input;
+use super::super::step::{new_step, step_input, stop_of};
 use super::super::{Exit, prompt};
 use super::view;
 use crate::models::SelectedModel;
 use crate::network::{CodeRoute, RouterInput};
-use crate::provider::{
-    Completion, ErrorKind, ModelError, Part, Piece, Request, RequestMessage, ToolSpec, ToolUse,
-};
+use crate::provider::{Completion, ModelError, Part, Piece, Request, RequestMessage, ToolSpec, ToolUse};
 use crate::template;
 
 /// How often the routing model is asked again after a choice that cannot be used.
@@ -259,32 +257,13 @@ impl Execution<'_> {
         started_at: mainspring_core::Time,
     ) -> StepTaken {
         let agent = self.network.as_ref().map(|network| network.definition.name()).unwrap_or_default();
+        let messages = u32::try_from(request.messages.len()).unwrap_or(u32::MAX);
+        let prompt = PromptRef { last: None, messages, digest: None };
         StepTaken {
-            no: self.steps + 1,
-            agent,
-            provider: model.provider_name.clone(),
-            model: model.model.clone(),
-            profile: model.profile.clone(),
-            prompt: PromptRef {
-                last: None,
-                messages: u32::try_from(request.messages.len()).unwrap_or(u32::MAX),
-                digest: None,
-            },
-            tool_calls: vec![],
-            stop_reason: match error {
-                None => StopReason::Stop,
-                Some(error) if error.kind == ErrorKind::Refused => StopReason::Refusal,
-                Some(_) => StopReason::Error,
-            },
-            error: error.map(|error| Failure::new(error.kind.code(), error.message.clone())),
             usage,
-            raw_usage: Value::Null,
-            started_at,
             first_piece_at: error.is_none().then(|| self.attempt.now()),
-            private: None,
-            budget: None,
             input: Some(Arc::new(step_input(request))),
-            raw: Value::Null,
+            ..new_step((self.steps + 1, agent), model, prompt, started_at, stop_of(error))
         }
     }
 }
