@@ -1,10 +1,12 @@
 //! The control tools as MCP tools, for the two MCP servers that offer them: `mainspring mcp` and `/mcp`.
 
+use std::collections::HashMap;
 use std::pin::pin;
 use std::sync::Arc;
 
 use futures_util::future::{Either, select};
-use mainspring_api::control::ControlTool;
+use mainspring_api::control::{ControlPlane, ControlTool};
+use mainspring_core::{RunId, SessionId};
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, Implementation, ListToolsResult,
     PaginatedRequestParams, ProgressNotificationParam, ServerCapabilities, ServerConfig, Tool,
@@ -14,7 +16,7 @@ use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer, ServerHandler};
 use serde_json::Value;
 
-use crate::{ControlTools, is_control_tool, tools};
+use crate::{CLIENT, ControlTools, DEFAULT_BUDGET_USD, is_control_tool, tools};
 
 /// Answers calls of the control tools: the part in which the two MCP servers differ.
 pub trait AnswerCalls: Send + Sync + 'static {
@@ -112,9 +114,45 @@ pub async fn with_progress<T, S: Future<Output = ()>>(
     }
 }
 
+/// The caller of control tools over MCP.
+pub struct McpCaller<'a> {
+    /// The operations that the tools use.
+    pub plane: &'a dyn ControlPlane,
+    /// The session of the agent that calls; `None` for other clients.
+    pub session: Option<SessionId>,
+    /// The run of the agent that calls, if it is known.
+    pub run: Option<RunId>,
+    /// The idempotency id of a request whose input has no request id.
+    pub request_id: &'a str,
+}
+
+impl McpCaller<'_> {
+    /// Calls a control tool, and reports progress as [`with_progress`] does.
+    pub async fn call<S: Future<Output = ()>>(
+        self,
+        request: CallToolRequestParams,
+        context: &RequestContext<RoleServer>,
+        sleep: impl Fn(u64) -> S,
+    ) -> Result<CallToolResult, ErrorData> {
+        let Self { plane, session, run, request_id } = self;
+        let tools = ControlTools {
+            plane,
+            session,
+            run,
+            aliases: &HashMap::new(),
+            client_id: CLIENT,
+            request_id,
+            default_budget_usd: Some(DEFAULT_BUDGET_USD),
+        };
+        let name = request.name.clone();
+        let call = call_tool(&tools, request);
+        Box::pin(with_progress(context, &name, sleep, call)).await
+    }
+}
+
 /// Calls a control tool. The answer of a call that succeeds is both structured content and text. A call that fails is
 /// an error for the model; only an unknown tool is an error of the protocol.
-pub async fn call_tool(
+async fn call_tool(
     tools: &ControlTools<'_>,
     request: CallToolRequestParams,
 ) -> Result<CallToolResult, ErrorData> {

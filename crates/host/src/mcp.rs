@@ -2,10 +2,7 @@
 //!
 //! This module only translates. It is a client of the server that owns the sessions, and acts for one owner.
 
-use std::collections::HashMap;
-
-use mainspring_control::mcp::{self, AnswerCalls, ToolServer};
-use mainspring_control::{CLIENT, ControlTools, DEFAULT_BUDGET_USD};
+use mainspring_control::mcp::{AnswerCalls, McpCaller, ToolServer};
 use mainspring_core::SessionId;
 use mainspring_system::clock::Clock;
 use mainspring_system::ids::Ids;
@@ -51,18 +48,12 @@ impl AnswerCalls for Tools {
         request: CallToolRequestParams,
         context: &RequestContext<RoleServer>,
     ) -> Result<CallToolResult, ErrorData> {
-        let tools = ControlTools {
+        let caller = McpCaller {
             plane: &LinkPlane::new(&self.link, &self.options.owner),
             session: self.options.session,
             run: None,
-            aliases: &HashMap::new(),
-            client_id: CLIENT,
             request_id: &self.ids.secret(),
-            default_budget_usd: Some(DEFAULT_BUDGET_USD),
         };
-        let name = request.name.clone();
-        let call = mcp::call_tool(&tools, request);
-        let sleep = |millis| self.clock.sleep_for(millis);
-        Box::pin(mcp::with_progress(context, &name, sleep, call)).await
+        caller.call(request, context, |millis| self.clock.sleep_for(millis)).await
     }
 }

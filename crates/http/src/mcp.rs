@@ -4,7 +4,6 @@
 //! rest of the API. A response is a stream that stays open until its tool call has ended, the server stops or the
 //! caller's key ends. The runs that the call started go on.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -14,8 +13,7 @@ use axum::http::{Method, StatusCode, header};
 use axum::response::Response;
 use futures_util::StreamExt;
 use mainspring_api::{AuditKind, AuditOrigin, AuditRecord};
-use mainspring_control::mcp::{self, AnswerCalls, ToolServer};
-use mainspring_control::{CLIENT, ControlTools, DEFAULT_BUDGET_USD};
+use mainspring_control::mcp::{AnswerCalls, McpCaller, ToolServer};
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::ids::Ids;
 use mainspring_kernel::kernel::{Caller, KernelPlane};
@@ -154,20 +152,14 @@ impl AnswerCalls for Tools {
         let from = from.unwrap_or(AuditOrigin::Inside {});
         let caller = parts.and_then(|parts| parts.extensions.get::<Caller>());
         let caller = caller.ok_or_else(|| ErrorData::internal_error("the request has no caller", None))?;
-        let tools = ControlTools {
+        self.audit_owner(&request, caller, from);
+        let caller = McpCaller {
             plane: &KernelPlane::new(self.kernel.clone(), caller.clone()).with_origin(from),
             // An agent acts for the run that it executes.
             session: caller.agent.map(|agent| agent.session),
             run: caller.agent.map(|agent| agent.run),
-            aliases: &HashMap::new(),
-            client_id: CLIENT,
             request_id: &self.ids.secret(),
-            default_budget_usd: Some(DEFAULT_BUDGET_USD),
         };
-        self.audit_owner(&request, caller, from);
-        let name = request.name.clone();
-        let call = mcp::call_tool(&tools, request);
-        let sleep = |millis| self.clock.sleep_for(millis);
-        Box::pin(mcp::with_progress(context, &name, sleep, call)).await
+        caller.call(request, context, |millis| self.clock.sleep_for(millis)).await
     }
 }
