@@ -101,10 +101,10 @@ impl Dialect for Acp {
     type Worker = AcpWorker;
     type Prompt = Vec<PromptPart>;
 
-    const PINNED: bool = false;
-    const STEERS: bool = false;
+    const PINS_PROCESS: bool = false;
+    const CAN_STEER: bool = false;
     const USAGE_REPORTS: UsageReports = UsageReports::AtEnd;
-    const KEEPS_CANCELLED: bool = false;
+    const KEEPS_CANCELLED_PROMPT: bool = false;
 
     fn login(driver: &Driver<Self>) -> Option<&dyn adapter::Login> {
         Some(driver)

@@ -122,7 +122,7 @@ impl<D: Dialect> Driver<D> {
             max_workers: options.max_processes,
             idle_ms: to_millis(options.idle),
             backoff_ms: START_BACKOFF_MS,
-            pinned: D::PINNED,
+            pinned: D::PINS_PROCESS,
         };
         Self {
             pool: Pool::new(pool, clock.clone(), Tasks::default()),
@@ -278,13 +278,13 @@ impl<D: Dialect> Adapter for Driver<D> {
             supports_native_resume: native,
             supports_cancellation: true,
             acknowledges_cancellation: false,
-            requires_pinned_worker: D::PINNED || !native,
+            requires_pinned_worker: D::PINS_PROCESS || !native,
             in_process: false,
             supports_model_switching: true,
             supports_artifact_emission: true,
             supports_tools: true,
             supports_client_tools: false,
-            supports_steering: D::STEERS,
+            supports_steering: D::CAN_STEER,
             restart_behavior: match native {
                 true => RestartBehavior::NativeBindingsSurvive,
                 false => RestartBehavior::ProcessLocalBindingsStale,

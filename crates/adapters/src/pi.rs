@@ -65,10 +65,10 @@ impl Dialect for Pi {
     type Worker = PiWorker;
     type Prompt = PiPrompt;
 
-    const PINNED: bool = true;
-    const STEERS: bool = true;
+    const PINS_PROCESS: bool = true;
+    const CAN_STEER: bool = true;
     const USAGE_REPORTS: UsageReports = UsageReports::Live;
-    const KEEPS_CANCELLED: bool = true;
+    const KEEPS_CANCELLED_PROMPT: bool = true;
     const NATIVE_IS_PATH: bool = true;
 
     fn login(_driver: &Driver<Self>) -> Option<&dyn Login> {

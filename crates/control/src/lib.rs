@@ -11,12 +11,12 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
+mod action;
 mod artifacts;
 mod bounds;
 mod damaged;
 mod delegate;
 mod document;
-mod effect;
 mod manifest;
 pub mod mcp;
 mod message;
@@ -24,10 +24,10 @@ mod runs;
 mod schema;
 mod sessions;
 
+pub use action::{ControlAction, control_action};
 pub use bounds::ANSWER_MAX_BYTES;
 pub use delegate::DEFAULT_BUDGET_USD;
 pub use document::document;
-pub use effect::{Effect, effect};
 pub use manifest::{
     CANCEL, ControlToolSpec, DELEGATE, GET, INSPECT, LIST, SEND, is_control_tool, specs, tools,
 };
@@ -36,7 +36,8 @@ pub use message::is_final;
 use bounds::Bounds;
 
 /// The client id of a request whose input has no client id.
-pub const CLIENT: &str = "omi-control-tools";
+pub const DEFAULT_CLIENT_ID: &str = "omi-control-tools";
+
 /// Builds the answer of a tool that failed.
 pub fn error_answer(code: &str, message: &str) -> String {
     error_value(code, message).to_string()

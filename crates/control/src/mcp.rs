@@ -16,7 +16,7 @@ use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer, ServerHandler};
 use serde_json::Value;
 
-use crate::{CLIENT, ControlTools, DEFAULT_BUDGET_USD, is_control_tool, tools};
+use crate::{ControlTools, DEFAULT_BUDGET_USD, DEFAULT_CLIENT_ID, is_control_tool, tools};
 
 /// Answers calls of the control tools: the part in which the two MCP servers differ.
 pub trait AnswerCalls: Send + Sync + 'static {
@@ -140,7 +140,7 @@ impl McpCaller<'_> {
             session,
             run,
             aliases: &HashMap::new(),
-            client_id: CLIENT,
+            client_id: DEFAULT_CLIENT_ID,
             request_id,
             default_budget_usd: Some(DEFAULT_BUDGET_USD),
         };

@@ -83,7 +83,7 @@ pub(super) struct ClientServices(Arc<ClientInner>);
 struct ClientInner {
     attempt: AttemptHandle,
     rules: Arc<Rules>,
-    standing: Option<mainspring_core::Grant>,
+    default_grant: Option<mainspring_core::Grant>,
     workspace: Arc<Workspace>,
     launch: Launch,
     context: ProcessContext,
@@ -102,7 +102,7 @@ impl ClientServices {
         Self(Arc::new(ClientInner {
             attempt,
             rules: turn.rules.clone(),
-            standing: turn.standing.clone(),
+            default_grant: turn.default_grant.clone(),
             workspace: Arc::new(Workspace { folder: turn.folder.clone(), folders: turn.folders.clone() }),
             launch: turn.launch.clone(),
             context: turn.context.clone(),
@@ -278,8 +278,8 @@ impl ClientServices {
         let request = ApprovalRequest::of(action.requested(), Some(call));
         let request = request.offer(&[ApprovalChoice::DenyWithReason]);
         let question = Question { request: Some(Box::new(request)), ..with_replies(text) };
-        let ClientInner { attempt, rules, standing, .. } = &*self.0;
-        let answer = rules.request_permission(attempt, standing.as_ref(), action, question).await?;
+        let ClientInner { attempt, rules, default_grant, .. } = &*self.0;
+        let answer = rules.request_permission(attempt, default_grant.as_ref(), action, question).await?;
         if answer.decision == Approval::Allowed {
             return Ok(Ok(()));
         }

@@ -78,7 +78,7 @@ impl<'a> AcpTurn<'a> {
         let ended_by_agent = CancellationToken::new();
         let asker = turn.attempt.asking_until(ended_by_agent.clone());
         let (text, client) = (TextBlocks::new(turn.attempt), ClientServices::new(&turn, asker.clone()));
-        let calls = ToolCalls::new(turn.attempt, turn.standing.as_ref());
+        let calls = ToolCalls::new(turn.attempt, turn.default_grant.as_ref());
         Self {
             turn,
             asker,
@@ -422,7 +422,7 @@ impl<'a> AcpTurn<'a> {
         diff: Vec<Block>,
         responder: Responder,
     ) -> impl Future<Output = Result<(), HandleError>> + Send + use<> {
-        let (attempt, standing) = (self.asker.clone(), self.turn.standing.clone());
+        let (attempt, default_grant) = (self.asker.clone(), self.turn.default_grant.clone());
         let (rules, denied) = (self.turn.rules.clone(), self.denied.clone());
         async move {
             let replies = Some(replies(&request.options));
@@ -432,7 +432,7 @@ impl<'a> AcpTurn<'a> {
                 Some(_) if attempt.may_ask() => {
                     let (action, question) = (act(&request), question.clone());
                     let decided =
-                        rules.request_permission(&attempt, standing.as_ref(), &action, question).await;
+                        rules.request_permission(&attempt, default_grant.as_ref(), &action, question).await;
                     decided.map(|answer| answer.decision)
                 }
                 Some(_) => Ok(Approval::Allowed),

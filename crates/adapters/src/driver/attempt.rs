@@ -145,8 +145,8 @@ impl<D: Dialect> Driver<D> {
         };
         let model = self.with_start_timeout(attempt, &*worker, Stage::Configure, configure).await?;
 
-        let standing = permissions.standing_grant(attempt).await?;
-        let granted = standing.iter().cloned().map(|grant| Record::Granted(Box::new(grant)));
+        let default_grant = permissions.standing_grant(attempt).await?;
+        let granted = default_grant.iter().cloned().map(|grant| Record::Granted(Box::new(grant)));
         let opened = match &start {
             SessionStart::Resumed(_) => Record::Resumed,
             SessionStart::Forked(_) | SessionStart::Opened(_) => Record::Opened {
@@ -174,7 +174,7 @@ impl<D: Dialect> Driver<D> {
             attempt,
             worker,
             native: &native,
-            standing,
+            default_grant,
             rules: Arc::new(Rules::for_mode(&attempt.assignment().rules, run.mode)),
             launch: Launch {
                 env: vec![],

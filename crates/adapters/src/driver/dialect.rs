@@ -103,15 +103,15 @@ pub(crate) trait Dialect: Send + Sync + Sized + 'static {
     type Prompt: Send;
 
     /// Whether a native session keeps its process as long as the pool may start others.
-    const PINNED: bool;
+    const PINS_PROCESS: bool;
     /// Whether a prompt can join a running turn.
-    const STEERS: bool;
+    const CAN_STEER: bool;
     /// When the agent reports the usage of a turn.
     const USAGE_REPORTS: UsageReports;
     /// Whether a native id can be a path, which the agent opens as its session. A caller may not adopt such an id.
     const NATIVE_IS_PATH: bool = false;
     /// Whether a process that survives a cancelled turn is sure to remember the prompt of that turn.
-    const KEEPS_CANCELLED: bool;
+    const KEEPS_CANCELLED_PROMPT: bool;
 
     /// Returns the driver's login; `None` if these agents need no authentication.
     fn login(driver: &Driver<Self>) -> Option<&dyn Login>;
@@ -225,7 +225,7 @@ pub(crate) struct TurnContext<'a, W> {
     pub(crate) worker: Arc<W>,
     pub(crate) native: &'a str,
     /// Decides permissions that no rule decides. `None` means that a person decides.
-    pub(crate) standing: Option<Grant>,
+    pub(crate) default_grant: Option<Grant>,
     /// Rules that decide permissions first.
     pub(crate) rules: Arc<Rules>,
     /// Parameters for commands run on the agent's behalf: in the session's folder, without the agent's own variables.

@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn tool_calls_and_their_results_are_told() {
+    fn tool_calls_and_their_results_are_in_the_transcript() {
         let path = tool_turn(MessageStatus::Completed);
         insta::assert_snapshot!(transcript(&path[..4]).unwrap(), @r#"
         user: write a file
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_retried_run_is_told_what_it_has_done() {
+    fn a_retried_run_gets_a_transcript_of_its_work() {
         let path = &tool_turn(MessageStatus::Completed)[..3];
         let preface = Preface::of(None, path, path[0].id);
         assert!(preface.reconstructed);

@@ -61,7 +61,7 @@ impl<D: Dialect> Driver<D> {
         let (worker, prompt) = (lease.worker(), &attempt.assignment().prompt);
         if let Some(native) = bound {
             let served = lease.last_session.as_ref().filter(|session| session.native == native);
-            if served.is_some_and(|session| !session.cancelled || D::KEEPS_CANCELLED) {
+            if served.is_some_and(|session| !session.cancelled || D::KEEPS_CANCELLED_PROMPT) {
                 return Ok((native, SessionStart::Resumed(None)));
             }
             let in_memory = worker.has_session(&native);
@@ -70,7 +70,7 @@ impl<D: Dialect> Driver<D> {
                 None => self.dialect.resume(&worker, &native, cwd, attempt).await,
             };
             return match resumed {
-                Ok(()) if in_memory && D::KEEPS_CANCELLED => Ok((native, SessionStart::Resumed(None))),
+                Ok(()) if in_memory && D::KEEPS_CANCELLED_PROMPT => Ok((native, SessionStart::Resumed(None))),
                 // A slash command must be sent without a preface.
                 Ok(()) if is_slash_command(attempt) => Ok((native, SessionStart::Resumed(None))),
                 Ok(()) => {

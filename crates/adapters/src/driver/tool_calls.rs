@@ -59,9 +59,9 @@ struct RoundCall {
 }
 
 impl<'a> ToolCalls<'a> {
-    /// Makes the calls of a turn. Without a standing grant that allows everything, the agent must ask before it acts.
-    pub(crate) fn new(attempt: &'a AttemptHandle, standing: Option<&Grant>) -> Self {
-        let must_ask = standing.is_none_or(|grant| grant.effect != GrantEffect::Allow);
+    /// Makes the calls of a turn. Without a default grant that allows everything, the agent must ask before it acts.
+    pub(crate) fn new(attempt: &'a AttemptHandle, default_grant: Option<&Grant>) -> Self {
+        let must_ask = default_grant.is_none_or(|grant| grant.effect != GrantEffect::Allow);
         Self { attempt, round: vec![], files: vec![], must_ask, asked: HashSet::new(), asked_ahead: false }
     }
 

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use mainspring_api::jsonl::endpoint::{AgentLine, Context, EndpointLine, NoContext, RunContext, ToolUse};
-use mainspring_control::{CLIENT, ControlTools, DEFAULT_BUDGET_USD, error_answer, is_control_tool};
+use mainspring_control::{
+    ControlTools, DEFAULT_BUDGET_USD, DEFAULT_CLIENT_ID, error_answer, is_control_tool,
+};
 use mainspring_kernel::adapter::{AttemptHandle, HandleError};
 use mainspring_kernel::ids::Ids;
 use mainspring_kernel::kernel::HostCallError;
@@ -137,7 +139,7 @@ async fn control(shared: &Shared, attempt: &AttemptHandle, name: &str, input: Va
         session: Some(run.session),
         run: Some(run.id),
         aliases: &shared.options.aliases,
-        client_id: CLIENT,
+        client_id: DEFAULT_CLIENT_ID,
         request_id: &Ids::system().secret(),
         default_budget_usd: Some(DEFAULT_BUDGET_USD),
     };

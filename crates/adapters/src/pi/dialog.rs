@@ -88,12 +88,12 @@ impl Dialog {
     pub(super) async fn answer(
         &self,
         attempt: &AttemptHandle,
-        standing: Option<&Grant>,
+        default_grant: Option<&Grant>,
         rules: &Rules,
         asked_at: Time,
     ) -> (Value, Result<(), HandleError>) {
         let answer_by = self.timeout_ms.map(|timeout| asked_at.plus(timeout));
-        let asker = Asker { attempt, standing, rules, answer_by };
+        let asker = Asker { attempt, default_grant, rules, answer_by };
         let answer = asker.answer(&self.kind, &self.question).await;
         match answer {
             Ok(Some(answer)) => (response(&self.id, answer), Ok(())),
@@ -106,7 +106,7 @@ impl Dialog {
 /// Asks the policy or a person on behalf of one dialog.
 struct Asker<'a> {
     attempt: &'a AttemptHandle,
-    standing: Option<&'a Grant>,
+    default_grant: Option<&'a Grant>,
     rules: &'a Rules,
     answer_by: Option<Time>,
 }
@@ -146,12 +146,13 @@ impl Asker<'_> {
         };
         let request = Some(Box::new(request));
         let question = Question { replies: Some(replies), request, ..self.question(question) };
-        let answer = self.rules.request_permission(self.attempt, self.standing, &action, question).await?;
+        let answer =
+            self.rules.request_permission(self.attempt, self.default_grant, &action, question).await?;
         Ok(answer.decision == Approval::Allowed)
     }
 
     async fn inquire(&self, question: &str) -> Result<Option<String>, HandleError> {
-        let input = policy::request_input(self.attempt, self.standing, self.question(question)).await?;
+        let input = policy::request_input(self.attempt, self.default_grant, self.question(question)).await?;
         Ok(input.map(|input| input.as_str().map_or_else(|| input.to_string(), str::to_owned)))
     }
 

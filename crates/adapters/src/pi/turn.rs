@@ -79,7 +79,7 @@ impl<'a> PiTurn<'a> {
         };
         let mut pi_turn = Self {
             text: TextBlocks::new(turn.attempt),
-            calls: ToolCalls::new(turn.attempt, turn.standing.as_ref()),
+            calls: ToolCalls::new(turn.attempt, turn.default_grant.as_ref()),
             turn,
             pending_prompts: vec![],
             accepted: false,
@@ -240,12 +240,13 @@ impl<'a> PiTurn<'a> {
 
     /// Gets an answer to a dialog and sends it to pi.
     fn answer_dialog(&self, dialog: Dialog) -> impl Future<Output = Result<(), HandleError>> + Send + use<> {
-        let (attempt, standing) = (self.turn.attempt.clone(), self.turn.standing.clone());
+        let (attempt, default_grant) = (self.turn.attempt.clone(), self.turn.default_grant.clone());
         let rules = self.turn.rules.clone();
         let send = self.turn.worker.connection.record_sender();
         let asked_at = attempt.now();
         async move {
-            let (response, answered) = dialog.answer(&attempt, standing.as_ref(), &rules, asked_at).await;
+            let (response, answered) =
+                dialog.answer(&attempt, default_grant.as_ref(), &rules, asked_at).await;
             send(&response);
             answered
         }

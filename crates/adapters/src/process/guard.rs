@@ -122,7 +122,7 @@ async fn guard(
             () = clock.sleep_until_moment(deadline), if kill_at.is_some() => break,
             _ = kill.recv() => break,
             _ = &mut hangup => break,
-            () = over(limit, &clock) => break,
+            () = expired(limit, &clock) => break,
         }
     }
     loop {
@@ -146,10 +146,10 @@ async fn guard(
     }
 }
 
-/// Resolves when the limit is over. Without a limit it never resolves.
-async fn over(limit: Option<&Limit>, clock: &Clock) {
+/// Resolves when the limit has expired. Without a limit it never resolves.
+async fn expired(limit: Option<&Limit>, clock: &Clock) {
     match limit {
-        Some(limit) => limit.over(clock).await,
+        Some(limit) => limit.expired(clock).await,
         None => std::future::pending().await,
     }
 }

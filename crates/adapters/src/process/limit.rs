@@ -10,7 +10,7 @@ use mainspring_kernel::boot_time::boot_time_ms;
 use mainspring_kernel::clock::Clock;
 
 /// The longest time between two checks of the clock: timers of the system stand still while the machine is suspended.
-const LOOK_MS: u64 = 100;
+const CHECK_INTERVAL_MS: u64 = 100;
 
 /// A file with the time, in milliseconds since the start of the machine.
 #[derive(Debug, Clone)]
@@ -27,12 +27,12 @@ impl Limit {
         left(&self.0, boot_time_ms())
     }
 
-    /// Resolves when the time is over.
-    pub async fn over(&self, clock: &Clock) {
+    /// Resolves when no time is left.
+    pub async fn expired(&self, clock: &Clock) {
         loop {
             match self.left_ms() {
                 0 => return,
-                left => clock.sleep_for(left.min(LOOK_MS)).await,
+                left => clock.sleep_for(left.min(CHECK_INTERVAL_MS)).await,
             }
         }
     }

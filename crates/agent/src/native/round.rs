@@ -230,7 +230,7 @@ impl Execution<'_> {
         self.plan.rules.verdict(&self.attempt, &action(call), &question).await
     }
 
-    /// Asks the policy about the effect of a control tool, where a rule asks.
+    /// Asks the policy about the action of a control tool, where a rule asks.
     async fn control_verdict(&self, call: &ToolUse) -> Result<Option<(Verdict, Vec<Record>)>, HandleError> {
         let Some(action) = control_action(call) else { return Ok(None) };
         let request = Some(Box::new(requested_as(&action, call)));
@@ -250,7 +250,7 @@ impl Execution<'_> {
             // The agent asks its own question: there is no tool to run.
             true => ApprovalRequest::plain().offer(&[ApprovalChoice::DenyWithReason]),
             false => match control_action(call).filter(|_| !self.plan.rules.concern(&action(call))) {
-                Some(effect) => requested_as(&effect, call),
+                Some(action) => requested_as(&action, call),
                 None => requested(call),
             },
         };
@@ -402,10 +402,11 @@ fn action(call: &ToolUse) -> Action {
     Action { capability: "tool", operation: "call".to_owned(), resource: Resource::Text(call.name.clone()) }
 }
 
-/// The effect of a control tool as an action; `None` for other tools, and for a call that names nothing.
+/// The action of a control tool in the terms of the policy's rules; `None` for other tools, and for a call that names
+/// nothing.
 fn control_action(call: &ToolUse) -> Option<Action> {
-    let effect = mainspring_control::effect(&call.name, &call.input)?;
-    Some(policy::control_action(effect.operation, &effect.resource))
+    let action = mainspring_control::control_action(&call.name, &call.input)?;
+    Some(policy::control_action(action.operation, &action.resource))
 }
 
 /// The request to make a call, as data.

@@ -130,7 +130,7 @@ pub(crate) async fn call(
         session,
         run: None,
         aliases: &HashMap::from([("scripted".to_owned(), "script".to_owned())]),
-        client_id: mainspring_control::CLIENT,
+        client_id: mainspring_control::DEFAULT_CLIENT_ID,
         request_id: "same",
         default_budget_usd: Some(mainspring_control::DEFAULT_BUDGET_USD),
     };

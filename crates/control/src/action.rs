@@ -1,4 +1,4 @@
-//! The effects of control tools, in the form that the policy's rules match: operation and resource of the capability
+//! The actions of control tools, in the form that the policy's rules match: operation and resource of the capability
 //! `control`.
 
 use mainspring_core::{DelegationMode, RunId, SessionId};
@@ -6,33 +6,33 @@ use serde_json::Value;
 
 use crate::{CANCEL, DELEGATE, SEND};
 
-/// The effect of a call.
+/// The action of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Effect {
+pub struct ControlAction {
     /// The operation: the name of a control tool. Delegation to an existing session counts as sending a message to it.
     pub operation: &'static str,
     /// The run, the session or the mode of delegation that the call concerns.
     pub resource: String,
 }
 
-/// Returns the effect of a call of the tool `name`. `None` if the tool only reads, or if the input does not
+/// Returns the action of a call of the tool `name`. `None` if the tool only reads, or if the input does not
 /// name the run or session by a valid id.
-pub fn effect(name: &str, input: &Value) -> Option<Effect> {
+pub fn control_action(name: &str, input: &Value) -> Option<ControlAction> {
     let text = |field: &str| input[field].as_str();
     let session = |field: &str| {
         let session: SessionId = text(field)?.parse().ok()?;
-        Some(Effect { operation: SEND, resource: session.to_string() })
+        Some(ControlAction { operation: SEND, resource: session.to_string() })
     };
     match name {
         CANCEL => {
             let run: RunId = text("runId")?.parse().ok()?;
-            Some(Effect { operation: CANCEL, resource: run.to_string() })
+            Some(ControlAction { operation: CANCEL, resource: run.to_string() })
         }
         SEND => session("sessionId"),
         DELEGATE if !input["childSessionId"].is_null() => session("childSessionId"),
         DELEGATE => {
             let mode = text("mode").and_then(DelegationMode::from_name).unwrap_or(DelegationMode::Call);
-            Some(Effect { operation: DELEGATE, resource: mode.name().to_owned() })
+            Some(ControlAction { operation: DELEGATE, resource: mode.name().to_owned() })
         }
         _ => None,
     }
@@ -61,9 +61,9 @@ mod tests {
             ),
             ("list_agent_sessions", json!({}), None),
         ] {
-            let found = effect(name, &input);
+            let found = control_action(name, &input);
             assert_eq!(
-                found.as_ref().map(|effect| (effect.operation, effect.resource.as_str())),
+                found.as_ref().map(|action| (action.operation, action.resource.as_str())),
                 expected,
                 "{name}"
             );
