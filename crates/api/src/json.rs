@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use mainspring_core::{
-    AgentDefinition, ApiKey, Artifact, Attempt, AuthMethod, Binding, DeadLetter, Event, Feedback, GoalType,
-    Grant, LeftProcess, LiveEvent, Message, ModelList, NewFeedback, Run, Session, StateChange, StateEntry,
-    Step, Webhook,
+    AgentDefinition, ApiKey, Artifact, Attempt, AuthMethod, Binding, Body, DeadLetter, Delegation, Event,
+    Feedback, GoalType, Grant, LeftProcess, LiveEvent, Message, ModelList, NewFeedback, Run, Session,
+    SessionChange, StateChange, StateEntry, Step, Wait, Webhook,
 };
 use serde_json::Value;
 
@@ -168,3 +168,25 @@ macro_rules! for_each_answer {
 }
 
 for_each_answer!(to_json);
+
+// Items of lists and parts of answers, which the command line prints.
+to_json![
+    ApiKey,
+    AuditRecord,
+    AuthMethod,
+    Body,
+    Capabilities,
+    DeadLetter,
+    Delegation,
+    LeftProcess,
+    ListedSession,
+    Message,
+    OpenWait,
+    SearchHit,
+    SessionChange,
+    StateChange,
+    Step,
+    TreeNode,
+    Wait,
+    Webhook,
+];

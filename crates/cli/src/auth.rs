@@ -185,7 +185,7 @@ fn list(context: &Context<'_>) -> Result<Exit, CliError> {
         })
         .collect();
     if context.output.json {
-        rows.iter().try_for_each(|row| context.output.print_json(row))?;
+        rows.iter().try_for_each(|row| context.output.print_own_json(row))?;
         return Ok(Exit::Done);
     }
     let describe = |row: &KeyRow| match (row.source, &row.variable, row.stored_at_ms) {

@@ -55,7 +55,7 @@ impl Backup {
         let path = self.path.display().to_string();
         let Manifest { sessions, runs, events, .. } = *manifest;
         if context.output.json {
-            return context.output.print_json(&BackupOutput {
+            return context.output.print_own_json(&BackupOutput {
                 path: &path,
                 bytes: manifest.bytes(),
                 artifacts: manifest.artifacts(),

@@ -55,7 +55,7 @@ impl Doctor {
         self.examine(context, &mut report).await;
         let is_bad = report.0.iter().any(|finding| finding.health == Health::Bad);
         match context.output.json {
-            true => report.0.iter().try_for_each(|finding| context.output.print_json(finding))?,
+            true => report.0.iter().try_for_each(|finding| context.output.print_own_json(finding))?,
             false => report.print(context, is_bad)?,
         }
         Ok(if is_bad { Exit::Unavailable } else { Exit::Done })

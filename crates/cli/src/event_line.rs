@@ -3,7 +3,7 @@
 use mainspring_core::{Body, Event, Message, Role, SessionChange, TaskStatus, ToolOutcome};
 use serde_json::Value;
 
-use super::output::{DIM, GREEN, RED, YELLOW, excerpt, format_clock};
+use super::output::{DIM, GREEN, RED, YELLOW, excerpt, format_clock, json_value};
 use super::tree::format_blocks;
 
 /// The maximum number of characters of a text that are shown.
@@ -117,14 +117,14 @@ fn describe_message(message: &Message) -> String {
 }
 
 fn describe_change(change: &SessionChange) -> String {
-    let json = serde_json::to_value(change).unwrap_or_default();
+    let json = json_value(change);
     let fields = json.as_object().into_iter().flatten();
     fields.map(|(name, value)| format!("{name} {}", one_line(&text_of(value)))).collect::<Vec<_>>().join(", ")
 }
 
 /// Lists the simple fields of an event without ids.
 fn plain_fields(body: &Body) -> String {
-    let json = serde_json::to_value(body).unwrap_or_default();
+    let json = json_value(body);
     let fields = json["payload"].as_object().into_iter().flatten();
     let simple = fields.filter(|(name, value)| {
         !name.ends_with("Id") && !value.is_object() && !value.is_array() && !value.is_null()

@@ -12,7 +12,7 @@ use super::Context;
 use super::connection::{Connection, Purpose};
 use super::error::{CliError, Exit};
 use super::follow::interrupt_signal;
-use super::output::{CYAN, DIM, GREEN, Output, RED, YELLOW, format_time};
+use super::output::{CYAN, DIM, GREEN, Output, RED, YELLOW, format_time, json_value};
 
 /// Print status changes of all sessions, until Ctrl-C
 #[derive(Args)]
@@ -58,8 +58,10 @@ async fn print_feed(output: &Output, connection: &mut Connection<'_>) -> Result<
 /// Builds a JSON object of the item, with its type.
 fn to_json(item: &FeedItem) -> Value {
     match item {
-        FeedItem::Snapshot(snapshot) => json!({"type": "snapshot", "sessions": snapshot.sessions}),
-        FeedItem::Change(change) => json!(change),
+        FeedItem::Snapshot(snapshot) => {
+            json!({"type": "snapshot", "sessions": json_value(snapshot)["sessions"]})
+        }
+        FeedItem::Change(change) => json_value(change),
         FeedItem::Unknown => json!({"type": "unknown"}),
     }
 }

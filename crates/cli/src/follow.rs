@@ -16,7 +16,7 @@ use super::Context;
 use super::approval::{answer_hint, parse_answer, request_lines};
 use super::connection::Connection;
 use super::error::{CliError, Exit};
-use super::output::{self, DIM, RED, Spinner, YELLOW};
+use super::output::{self, DIM, RED, Spinner, YELLOW, json_value};
 
 /// Follows `run` from `from` until it ends, waits for an answer that cannot be given here, or is cancelled by Ctrl-C.
 pub(super) async fn follow_run(
@@ -155,8 +155,9 @@ impl RunPrinter<'_, '_> {
             Item::Live(live) if output.json => Ok(output.print_json(live).map(|()| false)?),
             Item::Live(live) => self.print_delta(&live.body).map(|()| false),
             Item::Thought(thought) if output.json => {
-                output
-                    .print_json(&json!({"type": "thought", "sessionId": self.session, "payload": thought}))?;
+                output.print_json(
+                    &json!({"type": "thought", "sessionId": self.session, "payload": json_value(thought)}),
+                )?;
                 Ok(false)
             }
             Item::Thought(thought) => {

@@ -63,7 +63,7 @@ impl Import {
         }
         let report = Box::pin(import_omi(context, &dir, dry_run, &resolve_aliases(config, &alias))).await?;
         match context.output.json {
-            true => context.output.print_json(&ImportOutput { dry_run, report: &report })?,
+            true => context.output.print_own_json(&ImportOutput { dry_run, report: &report })?,
             false => print_report(context, &report, dry_run)?,
         }
         Ok(Exit::Done)

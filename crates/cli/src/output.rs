@@ -8,9 +8,11 @@ use std::time::Duration;
 use anstyle::AnsiColor;
 use comfy_table::{ContentArrangement, Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
+use mainspring_api::ToJson;
 use mainspring_core::{Damage, RunStatus, Time, Usage};
 use mainspring_kernel::clock::Clock;
 use serde::Serialize;
+use serde_json::Value;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use super::error::{CliError, Exit};
@@ -55,10 +57,14 @@ impl Output {
         ignore_broken_pipe(io::stdout().write_all(bytes))
     }
 
-    /// Prints a JSON object on one line.
-    pub(super) fn print_json(&self, value: &impl Serialize) -> io::Result<()> {
-        let json = serde_json::to_string(value)?;
-        ignore_broken_pipe(writeln!(io::stdout(), "{json}"))
+    /// Prints a value of the wire contract as JSON on one line.
+    pub(super) fn print_json(&self, value: &impl ToJson) -> io::Result<()> {
+        print_json_line(&value.to_json()?)
+    }
+
+    /// Prints a structure of the command line as JSON on one line.
+    pub(super) fn print_own_json(&self, value: &impl Serialize) -> io::Result<()> {
+        print_json_line(&serde_json::to_string(value)?)
     }
 
     /// Prints a note to standard error.
@@ -175,6 +181,15 @@ impl Drop for Spinner {
     fn drop(&mut self) {
         self.0.finish_and_clear();
     }
+}
+
+fn print_json_line(json: &str) -> io::Result<()> {
+    ignore_broken_pipe(writeln!(io::stdout(), "{json}"))
+}
+
+/// Returns a value of the wire contract as a JSON value.
+pub(super) fn json_value(value: &impl ToJson) -> Value {
+    value.to_json().and_then(|json| serde_json::from_str(&json)).unwrap_or_default()
 }
 
 /// Ignores a broken pipe: a reader such as `head` may close its end early.

@@ -66,7 +66,7 @@ impl Repair {
             remaining.into_iter().flat_map(|VerifiedPart { findings, .. }| findings).collect();
         let output = RepairOutput { copy: copy.display().to_string(), repaired, not_repaired };
         match context.output.json {
-            true => context.output.print_json(&output)?,
+            true => context.output.print_own_json(&output)?,
             false => print(context, &output)?,
         }
         Ok(if output.not_repaired.is_empty() { Exit::Done } else { Exit::Unavailable })

@@ -53,7 +53,7 @@ impl Restore {
         drop(busy);
         let (manifest, output) = (&restored.manifest, context.output);
         if output.json {
-            output.print_json(&RestoreOutput {
+            output.print_own_json(&RestoreOutput {
                 state_dir,
                 store,
                 bytes: manifest.bytes(),

@@ -300,9 +300,10 @@ async fn start_session(
     };
     let started = connection.request(async |client| client.session_resolve(&target, None).await).await?;
     match context.output.json {
-        true => Ok(context
-            .output
-            .print_json(&StartedSession { session: &started.session, options: started.options.as_ref() })?),
+        true => Ok(context.output.print_own_json(&StartedSession {
+            session: &started.session,
+            options: started.options.as_ref(),
+        })?),
         false => print_changed(context, &started.session, verb),
     }
 }

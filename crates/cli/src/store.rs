@@ -89,7 +89,7 @@ impl Progress {
                 }
                 Ok(())
             }
-            Self::Attempt(attempt) if output.json => output.print_json(&attempt),
+            Self::Attempt(attempt) if output.json => output.print_own_json(&attempt),
             Self::Attempt(Attempt::Continues { records }) => {
                 output.print_line(format_args!("continues an interrupted copy after {records} records"))
             }
@@ -144,7 +144,7 @@ fn print(output: &Output, report: CopyReport) -> io::Result<()> {
         findings: report.verified.into_iter().flat_map(|part| part.findings).collect(),
     };
     if output.json {
-        return output.print_json(&copied);
+        return output.print_own_json(&copied);
     }
     let CopyOutput { sessions, runs, messages, events, artifacts, records, kept, findings } = copied;
     let earlier = match kept {

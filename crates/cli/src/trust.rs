@@ -151,7 +151,7 @@ fn on_one_line(value: &str) -> String {
 fn list(context: &Context<'_>) -> Result<(), CliError> {
     let (files, output) = (store(context)?.list()?, context.output);
     if output.json {
-        return Ok(files.iter().try_for_each(|file| output.print_json(file))?);
+        return Ok(files.iter().try_for_each(|file| output.print_own_json(file))?);
     }
     if files.is_empty() {
         return Ok(output.print_note("no trusted files; `mainspring trust` trusts the one of a folder")?);

@@ -32,7 +32,7 @@ impl Vacuum {
         drop(busy);
         drop(owned);
         match context.output.json {
-            true => context.output.print_json(&VacuumOutput { bytes_before, bytes_after })?,
+            true => context.output.print_own_json(&VacuumOutput { bytes_before, bytes_after })?,
             false => context.output.print_line(format_args!(
                 "{GREEN}done{GREEN:#}: {bytes_before} bytes before, {bytes_after} after"
             ))?,

@@ -39,7 +39,7 @@ impl Verify {
         drop(busy);
         let is_bad = parts.iter().any(|part| !part.findings.is_empty());
         match context.output.json {
-            true => parts.iter().try_for_each(|part| context.output.print_json(part))?,
+            true => parts.iter().try_for_each(|part| context.output.print_own_json(part))?,
             false => print(context, &parts)?,
         }
         Ok(if is_bad { Exit::Unavailable } else { Exit::Done })

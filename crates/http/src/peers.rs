@@ -125,7 +125,7 @@ impl PeerClient {
         let not_reached =
             || AskError::NotReached("the server at which the session has its home is not reachable".into());
         let address = self.servers.borrow().address(node).map(str::to_owned).ok_or_else(not_reached)?;
-        let body = serde_json::to_vec(request).map_err(|error| AskError::NotReached(error.to_string()))?;
+        let body = request_to_json(request).map_err(|error| AskError::NotReached(error.to_string()))?;
         let mut headers = HeaderMap::new();
         self.key.sign(&mut headers, HOME_REQUEST);
         let url = format!("{}{PATH}", address.trim_end_matches('/'));
@@ -159,10 +159,22 @@ impl PeerClient {
             bytes = answered => bytes?,
             Ok(_) = is_gone => return Err(not_answered()),
         };
-        let answer: Result<HomeAnswer, HomeRefusal> =
-            serde_json::from_slice(&bytes).map_err(|_| not_answered())?;
+        let answer = answer_from_json(&bytes).map_err(|_| not_answered())?;
         answer.map_err(AskError::Refused)
     }
+}
+
+// Rustc compiles the body of an async function again in each crate that awaits it. Functions that are not async are
+// compiled in this crate only.
+
+#[inline(never)]
+fn request_to_json(request: &HomeRequest) -> serde_json::Result<Vec<u8>> {
+    serde_json::to_vec(request)
+}
+
+#[inline(never)]
+fn answer_from_json(json: &[u8]) -> serde_json::Result<Result<HomeAnswer, HomeRefusal>> {
+    serde_json::from_slice(json)
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use super::wrap::one_line;
 use crate::approval;
 use crate::error::{CliError, Exit};
 use crate::follow::exit_code;
-use crate::output::YELLOW;
+use crate::output::{YELLOW, json_value};
 
 /// Time without output before a spinner is shown.
 const SPINNER_DELAY_MS: u64 = 150;
@@ -278,7 +278,9 @@ impl Conversation<'_, '_> {
         match item {
             Item::Event(event) => output.print_json(&**event)?,
             Item::Live(live) => output.print_json(live)?,
-            Item::Thought(thought) => output.print_json(&json!({"type": "thought", "payload": thought}))?,
+            Item::Thought(thought) => {
+                output.print_json(&json!({"type": "thought", "payload": json_value(thought)}))?;
+            }
             Item::Reset(_) | Item::Unknown { .. } => {}
         }
         Ok(())

@@ -4,12 +4,12 @@ use std::io;
 
 use mainspring_client::{ArtifactListQuery, RunDelegations};
 use mainspring_core::{Artifact, Attempt, Budget, Grant, Rows, Run, RunId, RunOutput, Sandbox};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::Context;
 use crate::connection::Connection;
 use crate::error::CliError;
-use crate::output::{self, BOLD, DIM, Output, format_duration, format_time};
+use crate::output::{self, BOLD, DIM, Output, format_duration, format_time, json_value};
 
 /// Maximum number of artifacts shown for a run, newest first.
 const MAX_ARTIFACTS: usize = 50;
@@ -41,12 +41,12 @@ impl RunView {
     }
 
     fn to_json(&self) -> Value {
-        let mut json = serde_json::to_value(&self.run).unwrap_or_default();
-        json["attemptList"] = json!(self.attempts.items);
-        json["grantList"] = json!(self.grants);
-        json["artifactList"] = json!(self.artifacts.items);
-        json["delegationList"] = json!(self.delegations.children);
-        json["delegatedBy"] = json!(self.delegations.parent);
+        let mut json = json_value(&self.run);
+        json["attemptList"] = self.attempts.items.iter().map(json_value).collect();
+        json["grantList"] = self.grants.iter().map(json_value).collect();
+        json["artifactList"] = self.artifacts.items.iter().map(json_value).collect();
+        json["delegationList"] = self.delegations.children.iter().map(json_value).collect();
+        json["delegatedBy"] = self.delegations.parent.as_ref().map(json_value).unwrap_or_default();
         json
     }
 }

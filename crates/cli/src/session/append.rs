@@ -19,7 +19,7 @@ pub(super) async fn append(
     let message = MessageAppend::text(id, text);
     let appended = connection.request(async |client| client.message_append(session, &message).await).await?;
     match context.output.json {
-        true => Ok(context.output.print_json(&*appended)?),
+        true => Ok(context.output.print_json(&appended)?),
         false => Ok(context.output.print_line(appended.id)?),
     }
 }

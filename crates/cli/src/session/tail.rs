@@ -56,7 +56,7 @@ pub(super) async fn tail(
             output.print("\n")?;
         }
         match item {
-            Item::Event(event) if output.json => output.print_json(&event)?,
+            Item::Event(event) if output.json => output.print_json(&*event)?,
             Item::Live(live) => output.print_json(&live)?,
             Item::Event(event) => match &event.body {
                 // The text was printed while it was streamed.
@@ -65,7 +65,7 @@ pub(super) async fn tail(
                 }
                 _ => output.print_line(format_event(&event))?,
             },
-            Item::Reset(now) if output.json => output.print_json(&now)?,
+            Item::Reset(now) if output.json => output.print_json(&*now)?,
             Item::Reset(_) => output.print_note("older events are no longer stored; continuing from now")?,
             Item::Thought(thought) => output.print_note(format_args!("{DIM}· ({}){DIM:#}", thought.text))?,
             Item::Unknown { kind, .. } => output.print_note(format_args!("{DIM}· {kind}{DIM:#}"))?,
