@@ -1,11 +1,8 @@
 //! `mainspring artifact`
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::pin::pin;
 
 use clap::Subcommand;
-use futures_util::StreamExt;
 use mainspring_client::{ArtifactListQuery, ArtifactQuery};
 use mainspring_core::{Artifact as Stored, ArtifactId, ArtifactRole};
 use mainspring_kernel::ids::Ids;
@@ -13,7 +10,7 @@ use mainspring_kernel::ids::Ids;
 use super::Context;
 use super::connection::{Connection, Purpose};
 use super::error::{CliError, Exit};
-use super::file::{file_error, read_file};
+use super::file::{read_file, write_stream};
 use super::ids::{find_artifact, find_run, find_session};
 use super::output::format_table_time;
 
@@ -155,7 +152,7 @@ async fn list(
     Ok(output.print_limit_note(page.items.len(), limit)?)
 }
 
-/// Writes the bytes of an artifact. A file is written completely or not at all.
+/// Writes the bytes of an artifact.
 async fn get(
     context: &Context<'_>,
     connection: &mut Connection<'_>,
@@ -171,19 +168,5 @@ async fn get(
         }
     }
     let stream = connection.request(async |client| client.artifact_content(artifact, None).await).await?;
-    let mut pieces = pin!(stream);
-    let Some(file) = file else {
-        while let Some(piece) = pieces.next().await {
-            output.print_bytes(&piece?)?;
-        }
-        return Ok(());
-    };
-    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut part = tempfile::NamedTempFile::new_in(folder).map_err(|error| file_error(file, &error))?;
-    while let Some(piece) = pieces.next().await {
-        part.write_all(&piece?)?;
-    }
-    part.as_file().sync_all()?;
-    part.persist(file).map_err(|error| file_error(file, &error.error))?;
-    Ok(())
+    write_stream(output, file, stream).await
 }

@@ -1,32 +1,29 @@
-//! Session export and import files, written atomically.
+//! Files that commands read and write.
 
 use std::io::{self, Read, Write};
 use std::path::Path;
 use std::pin::pin;
 
-use futures_util::StreamExt;
+use futures_util::{Stream, StreamExt};
 
-use super::connection::Connection;
 use super::error::{CliError, Exit};
+use super::output::Output;
 
-/// Writes a session to `file`, or to standard output.
-pub(super) async fn export_session(
-    connection: &mut Connection<'_>,
-    session: &str,
+/// Writes a stream to `file`, or to standard output. A file is written completely or not at all.
+pub(super) async fn write_stream(
+    output: &Output,
     file: Option<&Path>,
+    stream: impl Stream<Item = Result<Vec<u8>, mainspring_client::Error>>,
 ) -> Result<(), CliError> {
-    let stream = connection.request(async |client| client.session_export(session).await).await?;
     let mut pieces = pin!(stream);
     let Some(file) = file else {
         while let Some(piece) = pieces.next().await {
-            io::stdout().write_all(&piece?)?;
+            output.print_bytes(&piece?)?;
         }
         return Ok(());
     };
-    // Writes to a temporary file and renames it, so that `file` is never incomplete.
-    let directory =
-        file.parent().filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut part = tempfile::NamedTempFile::new_in(directory).map_err(|error| file_error(file, &error))?;
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut part = tempfile::NamedTempFile::new_in(folder).map_err(|error| file_error(file, &error))?;
     while let Some(piece) = pieces.next().await {
         part.write_all(&piece?)?;
     }

@@ -1,6 +1,6 @@
 //! `mainspring session`
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use mainspring_client::{Client, Fork, NewName, SessionPatch, SessionTarget};
@@ -272,6 +272,17 @@ struct StartedSession<'a> {
     options: Option<&'a RunOptions>,
 }
 
+/// Writes a session to the file `to`, or to standard output.
+async fn export(
+    context: &Context<'_>,
+    connection: &mut Connection<'_>,
+    session: &str,
+    to: Option<&Path>,
+) -> Result<(), CliError> {
+    let stream = connection.request(async |client| client.session_export(session).await).await?;
+    file::write_stream(context.output, to, stream).await
+}
+
 async fn start_session(
     context: &Context<'_>,
     connection: &mut Connection<'_>,
@@ -403,7 +414,7 @@ impl Session {
                 list::search(context, connection, &words.join(" "), limit, scope).await
             }
             Self::Export { session, output } => {
-                file::export_session(connection, &session, output.as_deref()).await
+                export(context, connection, &session, output.as_deref()).await
             }
             Self::Import { file } => {
                 let bytes = file::read_file(&file)?;
