@@ -18,6 +18,21 @@ use super::rule::{
 use crate::agents::CONTROL_SERVER;
 
 /// The settings of one adapter. [`AdapterConfig::acp`] and [`AdapterConfig::pi`] make one; setters and fields change it.
+///
+/// ```
+/// use mainspring::Config;
+/// use mainspring::config::{AdapterConfig, AdapterKind, Permissions};
+///
+/// let gemini = AdapterConfig::acp(["gemini", "--experimental-acp"]).permissions(Permissions::Deny).max_processes(2);
+/// let pi = AdapterConfig::pi().model("claude-sonnet-4-5".to_owned());
+/// let config = Config::with_state_dir("/var/lib/agents")
+///     .adapter("gemini".to_owned())
+///     .adapters([("gemini".to_owned(), gemini), ("pi".to_owned(), pi)].into());
+/// let gemini = &config.adapters["gemini"];
+/// assert_eq!((gemini.kind, gemini.max_processes), (Some(AdapterKind::Acp), Some(2)));
+/// assert_eq!(gemini.command.as_deref(), Some(&["gemini".to_owned(), "--experimental-acp".to_owned()][..]));
+/// assert_eq!(config.adapters["pi"].kind, Some(AdapterKind::Pi));
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AdapterConfig {

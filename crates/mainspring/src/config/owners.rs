@@ -7,7 +7,7 @@ use super::rule::list::policy_rules;
 use super::rule::{Input, Rule, Value, is_owner_name, number};
 use super::settings::SETTINGS;
 
-/// The settings of one owner.
+/// The settings of one owner: `OwnerConfig::default()`, changed by setters or field by field.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OwnerConfig {
@@ -36,7 +36,7 @@ impl OwnerSetting {
 }
 
 macro_rules! owner_settings {
-    ($($quota:ident: $max:expr;)*) => {
+    ($($quota:ident: $type:ty, $max:expr;)*) => {
         /// Every key of `[owners.NAME]`.
         pub const OWNER_SETTINGS: &[OwnerSetting] = &[
             OwnerSetting {
@@ -59,19 +59,39 @@ macro_rules! owner_settings {
             },)*
         ];
 
+        /// Setters, each named as its setting.
+        impl OwnerConfig {
+            /// Rules about what the agents of this owner may do, tried after the global `rules` and before those of the
+            /// adapter.
+            #[must_use]
+            pub fn rules(mut self, rules: Vec<policy::Rule>) -> Self {
+                self.rules = Some(rules);
+                self
+            }
+
+            $(
+                #[doc = concat!("The limit `", stringify!($quota), "` of this owner instead of that of `[quotas]`; 0 for none.")]
+                #[must_use]
+                pub fn $quota(mut self, $quota: $type) -> Self {
+                    self.quotas.$quota = Some($quota);
+                    self
+                }
+            )*
+        }
+
         // The code does not compile if a quota has no line here.
         const _: fn(Quotas) = |Quotas { $($quota: _),* }| {};
     };
 }
 
 owner_settings! {
-    queued_prompts: 10_000_000;
-    active_runs: 1_000_000;
-    requests: 1_000_000;
-    streams: 1_000_000;
-    stored_bytes: 1 << 50;
-    artifacts: 1 << 40;
-    agents: 10_000;
+    queued_prompts: usize, 10_000_000;
+    active_runs: usize, 1_000_000;
+    requests: usize, 1_000_000;
+    streams: usize, 1_000_000;
+    stored_bytes: u64, 1 << 50;
+    artifacts: usize, 1 << 40;
+    agents: usize, 10_000;
 }
 
 /// The key of a setting of the owner `name`.

@@ -4,6 +4,9 @@
 //! Each line has a description, the name and type, the rule of its values, the default, and the variable of an older
 //! system that is accepted as an alias. The struct and its defaults come from the same lines, so a field without a
 //! line, or a line without a field, does not compile.
+//!
+//! The type of a group is `own` if it is declared in this module: its `Default` and its setters come from the table too.
+//! Types of other crates (`foreign`) have a `Default` of their own.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -38,15 +41,30 @@ macro_rules! settings {
             #[doc = $doc:literal]
             $key:ident: $type:ty, $rule:expr, $default:expr $(, alias $alias:literal)?;
         )*}
-        $( $(#[$group_doc:meta])* $group:ident: $group_type:ident {$(
+        $( $(#[$group_doc:meta])* $group:ident: $origin:ident $group_type:ident {$(
             #[doc = $group_key_doc:literal]
-            $group_key:ident, $group_rule:expr, $group_default:expr;
+            $group_key:ident $(: $group_key_type:ty)?, $group_rule:expr, $group_default:expr;
         )*} )*
     ) => {
         /// The settings of one process, complete and checked.
         ///
         /// Programs that embed mainspring start from [`Config::with_state_dir`] and change what they need, by the
-        /// setters or field by field. Further settings may be added later.
+        /// setters or field by field. The groups and the tables begin with their defaults. Further settings may be added
+        /// later.
+        ///
+        /// ```
+        /// use mainspring::Config;
+        /// use mainspring::config::{Audit, OwnerConfig, Retry};
+        ///
+        /// let config = Config::with_state_dir("/var/lib/agents")
+        ///     .max_workers(4)
+        ///     .audit(Audit::default().keep_days(30))
+        ///     .retry(Retry::default().base_ms(100).max_ms(5_000))
+        ///     .owners([("ada".to_owned(), OwnerConfig::default().active_runs(2))].into());
+        /// assert_eq!((config.audit.keep_days, config.audit.file_bytes), (30, 16 << 20));
+        /// assert_eq!((config.retry.base_ms, config.retry.max_ms), (100, 5_000));
+        /// assert_eq!(config.owners["ada"].quotas.active_runs, Some(2));
+        /// ```
         #[derive(Debug, Clone, PartialEq)]
         #[non_exhaustive]
         pub struct Config {
@@ -90,6 +108,10 @@ macro_rules! settings {
             settings!(@setter "The goal types of every owner.", goal_types, Vec<GoalType>);
         }
 
+        $( settings!(@group $origin $group_type {
+            $( $group_key_doc, $group_key, [$($group_key_type)?], $group_default; )*
+        }); )*
+
         /// Every setting, in the order of display, without the settings of adapters.
         pub const SETTINGS: &[Setting] = &[
             $( settings!(@row $doc, stringify!($key), [$key], $rule, [$($alias)?]), )*
@@ -101,6 +123,19 @@ macro_rules! settings {
 
         /// The tables of the file whose keys are settings.
         pub(super) const GROUPS: &[&str] = &[$( stringify!($group), )*];
+    };
+    (@group foreign $($group:tt)*) => {};
+    (@group own $group:ident { $( $doc:literal, $key:ident, [$type:ty], $default:expr; )* }) => {
+        impl Default for $group {
+            fn default() -> Self {
+                Self { $( $key: $default, )* }
+            }
+        }
+
+        /// Setters, each named as its setting.
+        impl $group {
+            $( settings!(@setter $doc, $key, $type); )*
+        }
     };
     (@setter $doc:expr, $key:ident, $type:ty) => {
         #[doc = $doc]
@@ -195,7 +230,7 @@ settings! {
         supervision: Supervision, keyword(), Supervision::default();
     }
     /// Size and count limits.
-    limits: Limits {
+    limits: foreign Limits {
         /// Maximum bytes of a prompt.
         prompt_bytes, number(1, MAX_TEXT_BYTES), Limits::default().prompt_bytes;
         /// Maximum bytes of one message, streamed or recorded.
@@ -228,7 +263,7 @@ settings! {
         children_per_run, number(1, 10_000), Limits::default().children_per_run;
     }
     /// Limits of the HTTP API.
-    http: HttpLimits {
+    http: foreign HttpLimits {
         /// Maximum number of concurrent requests, without streams.
         requests, number(1, 1_000_000), HttpLimits::default().requests;
         /// Maximum number of open streams.
@@ -251,7 +286,7 @@ settings! {
         connections_per_address, number(1, 1_000_000), HttpLimits::default().connections_per_address;
     }
     /// Limits of every owner; 0 means no limit.
-    quotas: Quotas {
+    quotas: foreign Quotas {
         /// Maximum number of queued prompts of one owner; 0 for no limit besides its share.
         queued_prompts, number(0, 10_000_000), Quotas::default().queued_prompts;
         /// Maximum number of active runs of one owner; 0 for no limit besides its share.
@@ -268,7 +303,7 @@ settings! {
         agents, number(0, 10_000), Quotas::default().agents;
     }
     /// Tokens of an identity provider, beside API keys.
-    oidc: OidcConfig {
+    oidc: foreign OidcConfig {
         /// Address of the issuer whose tokens `serve` accepts, as in its tokens; none if empty.
         issuer, url(), OidcConfig::default().issuer;
         /// Audience that a token must be for.
@@ -291,72 +326,72 @@ settings! {
         client_secret_file, optional_path(), OidcConfig::default().client_secret_file;
     }
     /// Limits of a host that communicates over standard input and output.
-    stdio: Stdio {
+    stdio: own Stdio {
         /// Milliseconds that an agent waits for a tool of the host of `stdio`.
-        tool_timeout_ms, number(1, HOUR_MS), 120 * SECOND_MS;
+        tool_timeout_ms: u64, number(1, HOUR_MS), 120 * SECOND_MS;
         /// Maximum bytes of one line of the host of `stdio`.
-        line_bytes, number(1 << 10, MAX_TEXT_BYTES), 32 << 20;
+        line_bytes: usize, number(1 << 10, MAX_TEXT_BYTES), 32 << 20;
     }
     /// The audit log.
-    audit: Audit {
+    audit: own Audit {
         /// Bytes at which a file of the audit log is followed by the next one.
-        file_bytes, number(64 << 10, 1 << 30), 16 << 20;
+        file_bytes: u64, number(64 << 10, 1 << 30), 16 << 20;
         /// Bytes of the audit log above which its oldest files are removed.
-        keep_bytes, number(1 << 20, 1 << 40), 1 << 30;
+        keep_bytes: u64, number(1 << 20, 1 << 40), 1 << 30;
         /// Days after which a file of the audit log is removed.
-        keep_days, number(1, 36_500), 365;
+        keep_days: u64, number(1, 36_500), 365;
         /// What happens to changes while the audit log cannot be written: they are refused (refuse), or made while the server reports that it is not ready (report).
-        on_failure, keyword(), OnAuditFailure::Refuse;
+        on_failure: OnAuditFailure, keyword(), OnAuditFailure::Refuse;
     }
     /// How long artifacts are kept, and how much of them. Those that messages still name are always kept.
-    artifacts: ArtifactRetention {
+    artifacts: foreign ArtifactRetention {
         /// Days after which an artifact is removed; 0 for never.
         keep_days, number(0, 36_500), 0;
         /// Bytes of the artifacts of one owner above which its oldest ones are removed; 0 for no limit.
         keep_bytes, number(0, 1 << 50), 0;
     }
     /// An object store for the bytes of artifacts.
-    artifact_store: ArtifactStore {
+    artifact_store: own ArtifactStore {
         /// Bucket of an object store for the bytes of artifacts, such as `s3://bucket/prefix`; empty for the state directory.
-        url, bucket_url(), None;
+        url: Option<String>, bucket_url(), None;
         /// Address of a server with the API of S3, such as `https://minio.example.com`; that of AWS if empty.
-        endpoint, url(), None;
+        endpoint: Option<String>, url(), None;
         /// Region of the bucket; that of the environment (`AWS_REGION`) if empty.
-        region, region(), None;
+        region: Option<String>, region(), None;
         /// File with credentials, as `aws configure` writes it; its section `[default]` is used. The environment (`AWS_ACCESS_KEY_ID`, …) if empty.
-        credentials_file, optional_path(), None;
+        credentials_file: Option<PathBuf>, optional_path(), None;
         /// Whether `artifact_store.endpoint` may be one of another machine without TLS.
-        allow_http, switch(), false;
+        allow_http: bool, switch(), false;
     }
     /// Several servers on one PostgreSQL.
-    cluster: Cluster {
+    cluster: own Cluster {
         /// Address at which the other servers of a cluster reach this one, such as `https://a.example.com:7433`; empty for a server on its own.
-        address, url(), None;
+        address: Option<String>, url(), None;
         /// Name of this server in its cluster; its address if empty.
-        name, server_name(), None;
+        name: Option<String>, server_name(), None;
         /// File with the secret that the servers of a cluster share, from which their token is made.
-        secret_file, optional_path(), None;
+        secret_file: Option<PathBuf>, optional_path(), None;
         /// Milliseconds for which the active server of a cluster has the database after each renewal. Another one takes over after this time and a fifth of it.
-        lease_ms, number(MIN_LEASE_MS, HOUR_MS), 10 * SECOND_MS;
+        lease_ms: u64, number(MIN_LEASE_MS, HOUR_MS), 10 * SECOND_MS;
         /// True to execute sessions on all servers of a cluster, instead of on the active one only; the same on each server.
-        spread, switch(), false;
+        spread: bool, switch(), false;
         /// Folders beneath which the agents of this server can work, for new sessions of a cluster whose servers all execute sessions; empty for every folder.
-        folders, folder_roots(), vec![];
+        folders: Vec<String>, folder_roots(), vec![];
         /// Labels of this server, such as `["gpu", "eu"]`: a new session that needs labels is executed by a server that has all of them.
-        labels, labels(), vec![];
+        labels: Vec<String>, labels(), vec![];
         /// Maximum number of active runs whose agent is a process on all servers of a cluster together, in addition to the `max_workers` of each; 0 for no limit. The same on each server.
-        max_workers, number(0, 1_000_000), 0;
+        max_workers: usize, number(0, 1_000_000), 0;
         /// Maximum number of active runs of agents without a process on all servers of a cluster together, in addition to the `max_in_process_runs` of each; 0 for no limit. The same on each server.
-        max_in_process_runs, number(0, 1_000_000), 0;
+        max_in_process_runs: usize, number(0, 1_000_000), 0;
         /// URL at which the PostgreSQL of `store` sends notices between servers that all execute sessions, if `store` is that of a transaction pooler; `store` if empty.
-        listen_url, listen_url(), None;
+        listen_url: Option<String>, listen_url(), None;
     }
     /// Delays between attempts.
-    retry: Retry {
+    retry: own Retry {
         /// Milliseconds before the second attempt; the delay grows with each further attempt.
-        base_ms, number(1, HOUR_MS), 500;
+        base_ms: u64, number(1, HOUR_MS), 500;
         /// Maximum milliseconds between two attempts.
-        max_ms, number(1, 24 * HOUR_MS), 30 * SECOND_MS;
+        max_ms: u64, number(1, 24 * HOUR_MS), 30 * SECOND_MS;
     }
 }
 
