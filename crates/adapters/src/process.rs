@@ -150,6 +150,7 @@ pub(crate) fn mark(scope: &str, name: &str) -> String {
 
 /// Why a process was not started. No process remains.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum StartError {
     /// The working directory cannot be used.
     #[error(transparent)]

@@ -33,8 +33,22 @@ pub const TITLER: &str = "titler";
 pub const SCRIPTED: &str = "scripted";
 
 /// The configuration of models: the tables `providers`, `models`, `prices` and `mcp`.
+///
+/// ```
+/// use mainspring_agent::models::{ModelsConfig, Profile, ProviderConfig};
+///
+/// let mut local = ProviderConfig::new("openai");
+/// local.base_url = Some("http://127.0.0.1:8080/v1".into());
+/// let mut config = ModelsConfig::default();
+/// config.providers.insert("local".into(), local);
+/// config.models.insert("main_reasoner".into(), Profile::new("local", "qwen3"));
+/// assert_eq!(config.check(), Ok(()));
+/// config.models.insert("worker".into(), Profile::new("nowhere", "qwen3"));
+/// assert_eq!(config.check().unwrap_err().key, "models.worker.provider");
+/// ```
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
 #[serde(default)]
+#[non_exhaustive]
 pub struct ModelsConfig {
     /// Providers, in addition to the built-in ones.
     pub providers: BTreeMap<String, ProviderConfig>,
@@ -83,6 +97,7 @@ impl ModelsConfig {
 /// The configuration of a provider.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct ProviderConfig {
     /// The protocol: `anthropic`, `openai`, `openai-responses` or `gemini`.
     pub kind: String,
@@ -97,6 +112,7 @@ pub struct ProviderConfig {
 /// A model and its options.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct Profile {
     /// The name of the provider.
     pub provider: String,
@@ -121,7 +137,30 @@ pub struct Profile {
     pub default: bool,
 }
 
+impl ProviderConfig {
+    /// Returns a provider that speaks the protocol `kind`, with the protocol's own address and no key.
+    pub fn new(kind: impl Into<String>) -> Self {
+        Self { kind: kind.into(), base_url: None, key_env: None, key_file: None }
+    }
+}
+
 impl Profile {
+    /// Returns a profile for `model` of `provider`, with the provider's own options.
+    pub fn new(provider: impl Into<String>, model: impl Into<String>) -> Self {
+        Self {
+            provider: provider.into(),
+            model: model.into(),
+            temperature: None,
+            max_tokens: None,
+            reasoning: None,
+            silence_ms: None,
+            context_tokens: None,
+            label: None,
+            description: None,
+            default: false,
+        }
+    }
+
     fn options(&self) -> ModelOptions {
         ModelOptions {
             temperature: self.temperature,
@@ -135,6 +174,7 @@ impl Profile {
 /// An invalid setting.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{key}: {reason}")]
+#[non_exhaustive]
 pub struct ModelsConfigError {
     /// The key of the setting.
     pub key: String,

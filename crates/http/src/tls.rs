@@ -34,6 +34,7 @@ const EXPOSED_BITS: u32 = 0o026;
 /// Why a certificate or a key cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("{} {reason}", path.display())]
+#[non_exhaustive]
 pub struct TlsError {
     /// The file.
     pub path: PathBuf,

@@ -97,6 +97,7 @@ pub enum OnAuditFailure {
 
 /// An audit log that cannot be opened. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum AuditError {
     /// A file cannot be read or written.
     #[error("the audit log {} cannot be used: {source}", path.display())]

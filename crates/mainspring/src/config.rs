@@ -254,7 +254,7 @@ impl Resolved {
 
     /// Lists the tables that describe models, tools and goal types: key, value and description. Shows no secrets.
     fn tables(&self) -> Vec<(String, String, &'static str)> {
-        let ModelsConfig { providers, models, mcp, prices } = &self.config.models;
+        let ModelsConfig { providers, models, mcp, prices, .. } = &self.config.models;
         let providers = providers.iter().map(|(name, provider)| {
             let value = format!("{} {}", provider.kind, provider.base_url.as_deref().unwrap_or_default());
             (format!("providers.{name}"), value.trim().to_owned(), "Provider of models.")

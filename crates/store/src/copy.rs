@@ -41,6 +41,7 @@ pub enum CopyEnd {
 
 /// Why a copy failed. The target is not a store: it is as it was, or an unfinished copy.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum CopyError {
     /// The target holds data.
     #[error("{0} holds data already: copy into an empty database, or move those data away")]

@@ -80,6 +80,7 @@ impl Default for PostgresOptions {
 
 /// Why a store on PostgreSQL was not opened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum PostgresError {
     /// The URL, or a file that it names, cannot be used.
     #[error("the store's address is not usable: {0}")]

@@ -41,6 +41,7 @@ pub struct Owner {
 
 /// A state directory that cannot be opened. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum StateDirError {
     /// Another process owns the directory.
     #[error(

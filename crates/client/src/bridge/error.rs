@@ -4,6 +4,7 @@ use super::QueryIds;
 
 /// Why a request of a handle failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum BridgeError {
     /// The query ended without success. The ids name durable records.
     #[error("{message}")]

@@ -34,6 +34,7 @@ const HISTORY_TEXT: &str = "A mainspring database belongs beside this file. \
 /// A database that cannot be opened. The file is unchanged.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the fields are the file and the details that the message shows")]
+#[non_exhaustive]
 pub enum OpenError {
     /// The path is not a file.
     #[error("{} is not a file: move it away, or choose another state directory", path.display())]
