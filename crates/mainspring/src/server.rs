@@ -10,10 +10,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::serve::ListenerExt;
 use mainspring_client::Socket;
 use mainspring_http::{
-    Access, Homes, Http, HttpLimits, Oidc, TlsError, TlsFiles, TlsListener, WebhookSender, deliver_webhooks,
+    Access, Homes, Http, HttpLimits, Oidc, TlsError, TlsFiles, UnixPeers, WebhookSender, deliver_webhooks,
     only_while,
 };
 use mainspring_kernel::Kernel;
@@ -32,7 +31,7 @@ use crate::token;
 pub(crate) mod forwarding;
 mod listener;
 pub use forwarding::Forwarding;
-use listener::Opener;
+use listener::{Opener, Serving};
 
 /// Time that connections may take to end after everything else has stopped.
 const CONNECTION_END_TIMEOUT: Duration = Duration::from_secs(5);
@@ -164,39 +163,12 @@ impl Server {
             }
             router = only_while(router, move || member.is_active());
         }
-        match (tcp, tls) {
-            (Some(tcp), Some(files)) => {
-                let tcp = TlsListener::new(tcp, files, &kernel);
-                tasks.spawn(mainspring_http::serve(
-                    tcp,
-                    router.clone(),
-                    connections.clone(),
-                    closing.clone(),
-                ));
-            }
-            (Some(tcp), None) => {
-                // Streamed data is sent without delay. A connection that refuses the option is slower, but works.
-                let tcp = tcp.tap_io(|stream| stream.set_nodelay(true).unwrap_or_default());
-                tasks.spawn(mainspring_http::serve(
-                    tcp,
-                    router.clone(),
-                    connections.clone(),
-                    closing.clone(),
-                ));
-            }
-            (None, _) => {}
+        let serving = Serving { router, connections, closing: closing.clone(), tasks: tasks.clone() };
+        if let Some(tcp) = tcp {
+            serving.accept_tcp(tcp, tls, kernel.clock().clone());
         }
-        let opener = Opener {
-            address,
-            is_tls,
-            router: router.clone(),
-            connections: connections.clone(),
-            closing: closing.clone(),
-            tasks: tasks.clone(),
-        };
-        tasks.spawn(opener.answer(listener_requests));
-        let unix = mainspring_http::UnixPeers(unix);
-        tasks.spawn(mainspring_http::serve(unix, router, connections, closing.clone()));
+        tasks.spawn(Opener { address, is_tls, serving: serving.clone() }.answer(listener_requests));
+        serving.accept(UnixPeers(unix));
         Ok(Self { kernel, socket, address, is_tls, closing, stop, tasks, notifying, notifiers })
     }
 

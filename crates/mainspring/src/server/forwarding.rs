@@ -3,9 +3,8 @@
 use std::io;
 use std::net::SocketAddr;
 
-use axum::serve::ListenerExt;
 use mainspring_client::Socket;
-use mainspring_http::{Connections, Forward, ForwardOptions, TlsListener, UnixPeers};
+use mainspring_http::{Connections, Forward, ForwardOptions, UnixPeers};
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::files::read_small;
 use mainspring_kernel::tasks::Tasks;
@@ -14,6 +13,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use super::listener::Serving;
 use super::{ServeError, allowed_hosts, bind_socket, fit_open_files, tls_files};
 use crate::cluster_secret::peer_key;
 use crate::config::Config;
@@ -71,28 +71,8 @@ impl Forwarding {
         let socket = Socket::in_state_dir(&config.state_dir);
         let unix = UnixPeers(bind_socket(&socket)?);
         let (tasks, closing) = (Tasks::default(), CancellationToken::new());
-        let mut listeners = vec![];
-        match tls {
-            Some(files) => {
-                let tcp = TlsListener::with_clock(accepting, files, Clock::system());
-                listeners.push(tasks.spawn(mainspring_http::serve(
-                    tcp,
-                    router.clone(),
-                    connections.clone(),
-                    closing.clone(),
-                )));
-            }
-            None => {
-                let tcp = accepting.tap_io(|stream| stream.set_nodelay(true).unwrap_or_default());
-                listeners.push(tasks.spawn(mainspring_http::serve(
-                    tcp,
-                    router.clone(),
-                    connections.clone(),
-                    closing.clone(),
-                )));
-            }
-        }
-        listeners.push(tasks.spawn(mainspring_http::serve(unix, router, connections, closing)));
+        let serving = Serving { router, connections, closing, tasks };
+        let listeners = vec![serving.accept_tcp(accepting, tls, Clock::system()), serving.accept(unix)];
         Ok(Self { socket, address, is_tls, tcp, listeners })
     }
 

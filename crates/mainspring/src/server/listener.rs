@@ -1,24 +1,58 @@
-//! The TCP address that is opened while a server runs, for browsers.
+//! The listeners of a server, and the TCP address that is opened while it runs, for browsers.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use axum::Router;
-use axum::serve::ListenerExt;
-use mainspring_http::{Connections, ListenerRequest};
+use axum::serve::{Listener, ListenerExt};
+use mainspring_api::AuditOrigin;
+use mainspring_http::{Connections, ListenerRequest, Peer, TlsFiles, TlsListener};
+use mainspring_kernel::clock::Clock;
 use mainspring_kernel::tasks::Tasks;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+
+/// Accepts connections for one router, at several addresses.
+#[derive(Clone)]
+pub(super) struct Serving {
+    pub(super) router: Router,
+    pub(super) connections: Connections,
+    pub(super) closing: CancellationToken,
+    pub(super) tasks: Tasks,
+}
+
+impl Serving {
+    /// Accepts TCP connections until `closing` is cancelled: with TLS if there is a certificate, whose handshakes `clock`
+    /// times.
+    pub(super) fn accept_tcp(&self, tcp: TcpListener, tls: Option<TlsFiles>, clock: Clock) -> JoinHandle<()> {
+        match tls {
+            Some(files) => self.accept(TlsListener::with_clock(tcp, files, clock)),
+            None => self.accept_without_tls(tcp),
+        }
+    }
+
+    fn accept_without_tls(&self, tcp: TcpListener) -> JoinHandle<()> {
+        // Streamed data is sent without delay. A connection that refuses the option is slower, but works.
+        self.accept(tcp.tap_io(|stream| stream.set_nodelay(true).unwrap_or_default()))
+    }
+
+    /// Accepts the connections of `listener` until `closing` is cancelled.
+    pub(super) fn accept<L>(&self, listener: L) -> JoinHandle<()>
+    where
+        L: Listener<Addr: Peer + Into<AuditOrigin>>,
+    {
+        let Self { router, connections, closing, tasks } = self.clone();
+        tasks.spawn(mainspring_http::serve(listener, router, connections, closing))
+    }
+}
 
 /// Answers requests for a TCP address: with the address that the server has, else with a new address on a free port
 /// that only this machine reaches. At most one new address is opened.
 pub(super) struct Opener {
     pub(super) address: Option<SocketAddr>,
     pub(super) is_tls: bool,
-    pub(super) router: Router,
-    pub(super) connections: Connections,
-    pub(super) closing: CancellationToken,
-    pub(super) tasks: Tasks,
+    pub(super) serving: Serving,
 }
 
 impl Opener {
@@ -28,7 +62,7 @@ impl Opener {
             let reply = tokio::select! {
                 Some(reply) = requests.recv() => reply,
                 // The router holds a sender, so the channel alone would never end.
-                () = self.closing.cancelled() => return,
+                () = self.serving.closing.cancelled() => return,
             };
             let address = match self.address {
                 Some(address) => Ok(address),
@@ -43,9 +77,7 @@ impl Opener {
     async fn open(&mut self) -> std::io::Result<SocketAddr> {
         let tcp = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = tcp.local_addr()?;
-        let tcp = tcp.tap_io(|stream| stream.set_nodelay(true).unwrap_or_default());
-        let (router, connections) = (self.router.clone(), self.connections.clone());
-        self.tasks.spawn(mainspring_http::serve(tcp, router, connections, self.closing.clone()));
+        self.serving.accept_without_tls(tcp);
         self.address = Some(address);
         self.is_tls = false;
         tracing::info!(%address, "opened an address for browsers of this machine");
