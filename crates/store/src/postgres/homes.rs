@@ -30,13 +30,12 @@ use tokio::sync::watch;
 use tokio_postgres::{Client, Error, Row};
 
 use super::connect::Connector;
-use super::error::describe;
-use super::lease::{self, Seat, durations};
+use super::lease::{self, Renewal, Seat, durations};
 use super::migrate::{self, SCHEMA_VERSION};
 use super::permits::SharedPermits;
 use super::server;
 use super::values::typed;
-use super::writer::{Shared, pause};
+use super::writer::Shared;
 
 /// Time between two looks at the other servers.
 pub(super) const POLL_MS: u64 = 200;
@@ -154,92 +153,15 @@ pub(super) struct Beacon {
     pub(super) renewal_at_ms: u64,
     /// True if sessions may have lost their home and the kernel does not know yet.
     pub(super) has_lost_homes: bool,
+    /// The servers that had not been removed at the last look.
+    pub(super) known: BTreeSet<NodeId>,
 }
 
 impl Beacon {
     /// Renews the lease until it is lost or released.
-    pub(super) async fn keep(mut self) {
-        let mut known = BTreeSet::new();
-        loop {
-            let left = self.left_ms();
-            if left == 0 {
-                self.shared.lose("its lease was not renewed in time");
-                return;
-            }
-            pause(POLL_MS.min(left)).await;
-            let timeout = self.seat.times.renewal_ms().min(self.left_ms());
-            let ticked = tokio::select! {
-                ticked = self.tick(&mut known) => ticked.map(Some),
-                () = pause(timeout) => Ok(None),
-            };
-            match ticked {
-                Ok(Some(true)) => {}
-                Ok(Some(false)) => {
-                    self.shared.lose("another server has taken its lease");
-                    return;
-                }
-                Ok(None) => self.client = None,
-                Err(error) => {
-                    tracing::warn!(error = %describe(&error), "the lease of this server was not renewed");
-                    self.client = None;
-                }
-            }
-        }
-    }
-
-    fn left_ms(&self) -> u64 {
-        self.shared.acts_until_ms.load(Ordering::Acquire).saturating_sub(boot_time_ms())
-    }
-
-    /// Renews the lease if that is due, takes or releases the lead, takes over from ended servers, exchanges permits
-    /// and publishes the known servers. Returns false if another server has taken the lease.
-    async fn tick(&mut self, known: &mut BTreeSet<NodeId>) -> Result<bool, Error> {
-        let client = match self.client.take().filter(|client| !client.is_closed()) {
-            Some(client) => client,
-            None => self.connector.connect().await?,
-        };
-        let sent_ms = boot_time_ms();
-        if sent_ms >= self.renewal_at_ms {
-            if !self.renew(&client).await? {
-                return Ok(false);
-            }
-            // Extended at once: later statements may have to wait. If the process was paused meanwhile and the lease
-            // has expired, the renewal does not count.
-            if self.left_ms() > 0 {
-                self.renewal_at_ms = sent_ms + self.seat.times.renewal_ms();
-                if let Err(error) = self.seat.extend(&self.shared, sent_ms) {
-                    tracing::error!(%error, "the file that keeps agents alive cannot be written");
-                }
-            }
-        }
-        if self.is_stepping_down.load(Ordering::Acquire) {
-            self.step_down(&client).await?;
-        } else if !self.shared.leads.load(Ordering::Acquire) && self.lead(&client).await? {
-            self.shared.leads.store(true, Ordering::Release);
-            // Servers may have ended while nobody led.
-            self.has_lost_homes = true;
-        }
-        let leads = self.shared.leads.load(Ordering::Acquire);
-        if leads {
-            take_over(&client, &self.seat).await?;
-        }
-        if let Some(permits) = self.permits.get() {
-            permits.exchange(&client, &self.seat).await?;
-            if leads {
-                permits.divide(&client, &self.shared).await?;
-            }
-        }
-        let (mut seen, all) = look(&client).await?;
-        let has_lost_homes = std::mem::take(&mut self.has_lost_homes) || (leads && !known.is_subset(&all));
-        *known = all;
-        self.homes.send_if_modified(|homes| {
-            seen.lost_homes = homes.lost_homes + u64::from(has_lost_homes);
-            let is_new = *homes != seen;
-            *homes = seen;
-            is_new
-        });
-        self.client = Some(client);
-        Ok(true)
+    pub(super) async fn keep(self) {
+        let (shared, seat) = (Arc::clone(&self.shared), Arc::clone(&self.seat));
+        lease::keep_lease(&shared, &seat, "the lease of this server", POLL_MS, self).await;
     }
 
     /// Renews the lease of this server, and that of the database if this server leads.
@@ -299,6 +221,55 @@ impl Beacon {
         let version = SCHEMA_VERSION as i64;
         let params = typed(&[&node, &self.seat.place, &boot, &lease_ms, &free_ms, &version]);
         Ok(client.execute_typed(sql, &params).await? > 0)
+    }
+}
+
+impl Renewal for Beacon {
+    /// Also takes or releases the lead, takes over from ended servers, exchanges permits and publishes the known servers.
+    async fn tick(&mut self) -> Result<bool, Error> {
+        let client = match self.client.take().filter(|client| !client.is_closed()) {
+            Some(client) => client,
+            None => self.connector.connect().await?,
+        };
+        let sent_ms = boot_time_ms();
+        if sent_ms >= self.renewal_at_ms {
+            if !self.renew(&client).await? {
+                return Ok(false);
+            }
+            // Extended at once: later statements may have to wait.
+            if self.seat.extend_in_time(&self.shared, sent_ms) {
+                self.renewal_at_ms = sent_ms + self.seat.times.renewal_ms();
+            }
+        }
+        if self.is_stepping_down.load(Ordering::Acquire) {
+            self.step_down(&client).await?;
+        } else if !self.shared.leads.load(Ordering::Acquire) && self.lead(&client).await? {
+            self.shared.leads.store(true, Ordering::Release);
+            // Servers may have ended while nobody led.
+            self.has_lost_homes = true;
+        }
+        let leads = self.shared.leads.load(Ordering::Acquire);
+        if leads {
+            take_over(&client, &self.seat).await?;
+        }
+        if let Some(permits) = self.permits.get() {
+            permits.exchange(&client, &self.seat).await?;
+            if leads {
+                permits.divide(&client, &self.shared).await?;
+            }
+        }
+        let (mut seen, all) = look(&client).await?;
+        let has_lost_homes =
+            std::mem::take(&mut self.has_lost_homes) || (leads && !self.known.is_subset(&all));
+        self.known = all;
+        self.homes.send_if_modified(|homes| {
+            seen.lost_homes = homes.lost_homes + u64::from(has_lost_homes);
+            let is_new = *homes != seen;
+            *homes = seen;
+            is_new
+        });
+        self.client = Some(client);
+        Ok(true)
     }
 }
 

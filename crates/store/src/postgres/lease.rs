@@ -73,6 +73,16 @@ impl Seat {
         }
     }
 
+    /// Extends the time of this server and of its agents after a renewal that was sent at `sent_ms`. Returns false if
+    /// the lease has expired meanwhile, because the process was paused: the renewal does not count.
+    pub(super) fn extend_in_time(&self, shared: &Shared, sent_ms: u64) -> bool {
+        let is_in_time = shared.left_ms() > 0;
+        if is_in_time && let Err(error) = self.extend(shared, sent_ms) {
+            tracing::error!(%error, "the file that keeps agents alive cannot be written");
+        }
+        is_in_time
+    }
+
     /// Extends the time of this server and of its agents after a renewal that was sent at `sent_ms`.
     pub(super) fn extend(&self, shared: &Shared, sent_ms: u64) -> io::Result<()> {
         let until = self.times.acts_until(sent_ms);
@@ -156,63 +166,66 @@ pub(super) struct Keeper {
 
 impl Keeper {
     /// Renews the lease until it is lost or released.
-    pub(super) async fn keep(mut self) {
-        loop {
-            let left = self.left_ms();
-            if left == 0 {
-                self.shared.lose("its lease was not renewed in time");
-                return;
-            }
-            pause(self.seat.times.renewal_ms().min(left)).await;
-            let sent = boot_time_ms();
-            let timeout = self.seat.times.renewal_ms().min(self.left_ms());
-            let renewed = tokio::select! {
-                renewed = renew(&self.connector, &mut self.client, &self.seat, &self.shared) => renewed,
-                () = pause(timeout) => Ok(None),
-            };
-            match renewed {
-                // After a pause of the process the answer may come too late to count.
-                Ok(Some(true)) if self.left_ms() == 0 => {}
-                Ok(Some(true)) => {
-                    if let Err(error) = self.seat.extend(&self.shared, sent) {
-                        tracing::error!(%error, "the file that keeps agents alive cannot be written");
-                    }
-                }
-                Ok(Some(false)) => {
-                    self.shared.lose("another server has taken its lease");
-                    return;
-                }
-                Ok(None) => self.client = None,
-                Err(error) => {
-                    tracing::warn!(error = %describe(&error), "the lease of the database was not renewed");
-                    self.client = None;
-                }
-            }
-        }
-    }
-
-    fn left_ms(&self) -> u64 {
-        self.shared.acts_until_ms.load(Ordering::Acquire).saturating_sub(boot_time_ms())
+    pub(super) async fn keep(self) {
+        let (shared, seat) = (Arc::clone(&self.shared), Arc::clone(&self.seat));
+        keep_lease(&shared, &seat, "the lease of the database", seat.times.renewal_ms(), self).await;
     }
 }
 
-/// Renews the lease once. Returns false if another server has it.
-async fn renew(
-    connector: &Connector,
-    slot: &mut Option<Client>,
-    seat: &Seat,
+impl Renewal for Keeper {
+    async fn tick(&mut self) -> Result<bool, Error> {
+        let sent_ms = boot_time_ms();
+        let client = match self.client.take().filter(|client| !client.is_closed()) {
+            Some(client) => client,
+            None => self.connector.connect().await?,
+        };
+        let node = self.seat.node.as_bytes().as_slice();
+        let boot = self.shared.boot.load(Ordering::Acquire);
+        let (lease_ms, free_ms) = durations(self.seat.times);
+        let params = typed(&[&node, &boot, &lease_ms, &free_ms]);
+        let is_renewed = client.execute_typed(RENEW, &params).await? > 0;
+        beat(&client, &self.seat).await?;
+        if is_renewed {
+            self.seat.extend_in_time(&self.shared, sent_ms);
+        }
+        self.client = Some(client);
+        Ok(is_renewed)
+    }
+}
+
+/// Renews a lease.
+pub(super) trait Renewal {
+    /// Renews the lease if that is due. Returns false if another server has it. Dropped if it takes too long.
+    fn tick(&mut self) -> impl Future<Output = Result<bool, Error>> + Send;
+}
+
+/// Calls `renewal` every `interval_ms` until the lease is lost or released. `lease` names the lease in the log.
+pub(super) async fn keep_lease(
     shared: &Shared,
-) -> Result<Option<bool>, Error> {
-    let client = match slot.take().filter(|client| !client.is_closed()) {
-        Some(client) => client,
-        None => connector.connect().await?,
-    };
-    let node = seat.node.as_bytes().as_slice();
-    let boot = shared.boot.load(Ordering::Acquire);
-    let (lease_ms, free_ms) = durations(seat.times);
-    let params = typed(&[&node, &boot, &lease_ms, &free_ms]);
-    let renewed = client.execute_typed(RENEW, &params).await? > 0;
-    beat(&client, seat).await?;
-    *slot = Some(client);
-    Ok(Some(renewed))
+    seat: &Seat,
+    lease: &str,
+    interval_ms: u64,
+    mut renewal: impl Renewal,
+) {
+    loop {
+        let left = shared.left_ms();
+        if left == 0 {
+            shared.lose("its lease was not renewed in time");
+            return;
+        }
+        pause(interval_ms.min(left)).await;
+        let timeout = seat.times.renewal_ms().min(shared.left_ms());
+        let ticked = tokio::select! {
+            ticked = renewal.tick() => ticked,
+            () = pause(timeout) => continue,
+        };
+        match ticked {
+            Ok(true) => {}
+            Ok(false) => {
+                shared.lose("another server has taken its lease");
+                return;
+            }
+            Err(error) => tracing::warn!(error = %describe(&error), "{lease} was not renewed"),
+        }
+    }
 }

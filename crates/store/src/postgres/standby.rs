@@ -1,5 +1,6 @@
 //! A server that waits for the lease of its database, and later holds it.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -165,6 +166,7 @@ impl Standby {
             is_stepping_down,
             renewal_at_ms: 0,
             has_lost_homes: false,
+            known: BTreeSet::new(),
         };
         self.connector.spawn(beacon.keep());
         let (connector, shared, node) = (self.connector.clone(), Arc::clone(&self.shared), self.seat.node);

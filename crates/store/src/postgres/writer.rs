@@ -114,6 +114,11 @@ impl Shared {
         }
     }
 
+    /// Returns the milliseconds for which this server may still act.
+    pub(super) fn left_ms(&self) -> u64 {
+        self.acts_until_ms.load(std::sync::atomic::Ordering::Acquire).saturating_sub(boot_time_ms())
+    }
+
     /// Ends all writes of this server.
     pub(super) fn lose(&self, reason: &str) {
         // A server that has left the cluster has not lost its lease: it ends by itself.
