@@ -26,7 +26,7 @@ use tokio::sync::watch;
 
 use crate::body::Json;
 use crate::peers::{PeerKey, not_a_peer};
-use crate::{Problem, guard, health};
+use crate::{HttpLimits, Problem, guard, health};
 
 /// Marks a forwarded request, so that two servers never send a request back and forth.
 const FORWARDED: HeaderName = HeaderName::from_static("mainspring-forwarded");
@@ -47,7 +47,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 const MAX_IDLE_MS: u64 = 15_000;
 
 /// How a server forwards.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct ForwardOptions {
     /// Host names of this server besides those of this machine.
     pub hosts: Vec<String>,
@@ -59,8 +59,16 @@ pub struct ForwardOptions {
     pub ca: Option<Vec<u8>>,
     /// The key by which servers of the cluster know each other. Without one, forwarded requests are refused.
     pub key: Option<PeerKey>,
-    /// How long the servers of the cluster keep a connection without a request: `http.header_ms`.
+    /// How long the servers of the cluster keep a connection without a request: this server's own `http.header_ms`, which
+    /// all of them should share.
     pub header_ms: u64,
+}
+
+impl Default for ForwardOptions {
+    fn default() -> Self {
+        let header_ms = HttpLimits::default().header_ms;
+        Self { hosts: vec![], origins: vec![], is_tls: false, ca: None, key: None, header_ms }
+    }
 }
 
 impl ForwardOptions {
@@ -267,4 +275,17 @@ pub fn only_while(router: Router, is_active: impl Fn() -> bool + Clone + Send + 
             }
         }
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unused_connection_is_kept_for_half_the_time_that_the_other_server_keeps_it() {
+        let of = |header_ms| ForwardOptions { header_ms, ..ForwardOptions::default() }.idle_timeout();
+        assert_eq!(ForwardOptions::default().idle_timeout(), Duration::from_millis(15_000));
+        assert_eq!(of(2_000), Duration::from_millis(1_000));
+        assert_eq!(of(3_600_000), Duration::from_millis(MAX_IDLE_MS));
+    }
 }

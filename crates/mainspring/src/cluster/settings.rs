@@ -52,6 +52,7 @@ const GROUPS: &[(&str, &[&str])] = &[
             "threads",
         ],
     ),
+    ("connections", &["http.header_ms"]),
     ("artifacts", &["artifacts.", "artifact_store.url", "artifact_store.endpoint", "artifact_store.region"]),
 ];
 
@@ -79,7 +80,15 @@ const OWN: &[&str] = &[
     "guard",
     "memory_command",
     "supervision",
-    "http.",
+    "http.requests",
+    "http.streams",
+    "http.session_streams",
+    "http.header_bytes",
+    "http.headers",
+    "http.body_ms",
+    "http.body_rate",
+    "http.connections",
+    "http.connections_per_address",
     "oidc.ca",
     "oidc.client_secret_file",
     "stdio.",
@@ -201,6 +210,11 @@ mod tests {
             config
         };
         assert_eq!(differing(limits), ["limits"]);
+        let connections = |mut config: Config| {
+            config.http.header_ms = 1_000;
+            config
+        };
+        assert_eq!(differing(connections), ["connections"]);
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("a.toml"), "secret words").unwrap();
         let agents = |mut config: Config| {
