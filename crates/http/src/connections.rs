@@ -89,7 +89,7 @@ struct Table {
     idle: BTreeMap<u64, u64>,
     /// Connections with an unfinished response, by the moment at which its progress was last checked.
     answering: BTreeSet<(u64, u64)>,
-    addresses: HashMap<IpAddr, OfAddress>,
+    addresses: HashMap<IpAddr, AddressConnections>,
 }
 
 #[derive(Debug)]
@@ -109,7 +109,7 @@ enum State {
 }
 
 #[derive(Debug, Default)]
-struct OfAddress {
+struct AddressConnections {
     open: usize,
     idle: BTreeSet<u64>,
 }
@@ -208,14 +208,14 @@ impl Table {
     /// The connection whose response has made no progress for longest.
     fn oldest_response(&mut self) -> Option<u64> {
         loop {
-            let (looked, id) = *self.answering.first()?;
+            let (last_progress, id) = *self.answering.first()?;
             let open = self.open.get_mut(&id)?;
             let progress = open.progress.load(Ordering::Relaxed);
-            if progress <= looked {
+            if progress <= last_progress {
                 return Some(id);
             }
             open.state = State::Answering(progress);
-            self.answering.remove(&(looked, id));
+            self.answering.remove(&(last_progress, id));
             self.answering.insert((progress, id));
         }
     }

@@ -69,7 +69,7 @@ mod s3 {
         let ArtifactStore { url, endpoint, region, credentials_file, allow_http } = &config.artifact_store;
         let Some((bucket, prefix)) = url.as_deref().and_then(split_bucket) else { return Ok(None) };
         let endpoint = endpoint.as_deref();
-        if endpoint.is_some_and(|endpoint| !is_private(endpoint)) && !allow_http {
+        if endpoint.is_some_and(|endpoint| !is_protected(endpoint)) && !allow_http {
             return Err(NodeError::ArtifactStore(format!(
                 "artifact_store.endpoint: {} has no TLS, so that others could read artifacts and credentials: use https, \
                  or set artifact_store.allow_http",
@@ -95,7 +95,7 @@ mod s3 {
     }
 
     /// True for an address with TLS, or one of this machine.
-    fn is_private(endpoint: &str) -> bool {
+    fn is_protected(endpoint: &str) -> bool {
         let Some(rest) = endpoint.strip_prefix("http://") else { return true };
         let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
         let host = match authority.rsplit_once(':') {
@@ -115,7 +115,7 @@ mod s3 {
             for endpoint in
                 ["https://s3.example.com", "http://127.0.0.1:9000", "http://localhost", "http://[::1]:9000/"]
             {
-                assert!(is_private(endpoint), "{endpoint}");
+                assert!(is_protected(endpoint), "{endpoint}");
             }
             for endpoint in [
                 "http://s3.example.com",
@@ -123,7 +123,7 @@ mod s3 {
                 "http://localhost@evil",
                 "http://10.0.0.1:9000",
             ] {
-                assert!(!is_private(endpoint), "{endpoint}");
+                assert!(!is_protected(endpoint), "{endpoint}");
             }
             let folder = tempfile::tempdir().unwrap();
             let mut config = Config::with_state_dir(folder.path());

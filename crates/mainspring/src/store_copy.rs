@@ -100,7 +100,7 @@ struct Side {
     end: CopyEnd,
     state_dir: PathBuf,
     /// True if the database is in the directory, which must not be used meanwhile.
-    is_locked: bool,
+    has_database: bool,
 }
 
 impl Side {
@@ -108,12 +108,12 @@ impl Side {
         match side {
             CopySide::Directory(path) => {
                 let end = CopyEnd::Sqlite(Config::with_state_dir(path).database());
-                Self { end, state_dir: path.clone(), is_locked: true }
+                Self { end, state_dir: path.clone(), has_database: true }
             }
             CopySide::Postgres(url) => Self {
                 end: CopyEnd::Postgres(url.clone()),
                 state_dir: config.state_dir.clone(),
-                is_locked: false,
+                has_database: false,
             },
         }
     }
@@ -121,11 +121,11 @@ impl Side {
     /// Locks the directory, if the database is in it.
     fn lock(&self, now: Time) -> Result<Option<StateDir>, StateDirError> {
         let open = || StateDir::open(&self.state_dir, now, Ids::system().node());
-        self.is_locked.then(open).transpose()
+        self.has_database.then(open).transpose()
     }
 
     fn is_same_directory(&self, other: &Self) -> bool {
-        self.is_locked && other.is_locked && is_same(&self.state_dir, &other.state_dir)
+        self.has_database && other.has_database && is_same(&self.state_dir, &other.state_dir)
     }
 }
 

@@ -63,7 +63,7 @@ async fn a_ticket_expires() {
 }
 
 #[tokio::test]
-async fn both_halves_and_the_own_origin_are_needed() {
+async fn a_request_needs_cookie_secret_and_own_origin() {
     let server = Server::start().await;
     let browser = Browser::sign_in(&server).await;
     let (status, me) = send_request(browser.request(&server, Method::GET, "/v1/me")).await;
