@@ -61,6 +61,7 @@ struct Inner {
     reads: u64,
     lost: Vec<LostEvents>,
     is_full: bool,
+    has_unreadable_runs: bool,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -84,6 +85,12 @@ impl MemoryStore {
     #[doc(hidden)]
     pub fn set_full(&self, is_full: bool) {
         self.inner.lock().is_full = is_full;
+    }
+
+    /// Lets every read of a run's row fail until it is called with false.
+    #[doc(hidden)]
+    pub fn set_runs_unreadable(&self, unreadable: bool) {
+        self.inner.lock().has_unreadable_runs = unreadable;
     }
 
     /// Injects `fault` into the next write, or into the next load of a session if it is [`Fault::LoadPanics`].
@@ -239,6 +246,9 @@ impl Store for MemoryStore {
     }
 
     async fn run_get(&self, run: RunId) -> Result<Option<Run>, StoreError> {
+        if self.inner.lock().has_unreadable_runs {
+            return Err(StoreError::Unavailable("the injected fault of reads".into()));
+        }
         self.read(|tables| tables.run_get(run))
     }
 

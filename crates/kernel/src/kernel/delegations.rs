@@ -543,7 +543,12 @@ impl Kernel {
         let delegation =
             self.shared.store.delegations(&DelegationsOf::Id(id)).await?.pop().ok_or_else(not_found)?;
         // A caller who may see the parent run may see its delegations.
-        self.run_readable(caller, delegation.parent_run).await.map_err(|_| not_found())?;
+        match self.run_readable(caller, delegation.parent_run).await {
+            Ok(_) => {}
+            // The message must not reveal the run of another owner.
+            Err(Error::NotFound { .. }) => return Err(not_found()),
+            Err(error) => return Err(error),
+        }
         let result = match delegation.status.is_settled() {
             true => self.shared.delegation_result(&delegation).await?,
             false => None,

@@ -1,12 +1,16 @@
 //! Delegations survive crashes, failed commits, compaction and the deletion of the parent's session.
 
+use std::sync::Arc;
+
 use mainspring_core::{
     Body, Cursor, Delegation, DelegationMode, DelegationStatus, EventId, NodeId, RunStatus, Usage,
 };
 use mainspring_kernel::Options;
 use mainspring_kernel::adapter::{End, Executed, Record};
 use mainspring_kernel::clock::Clock;
+use mainspring_kernel::kernel::Caller;
 use mainspring_kernel::store::{Commit, InboxItem, Note, Row, SessionRef};
+use mainspring_reference_store::MemoryStore;
 use mainspring_store::Fault;
 
 use super::{delegate, delegation_events, parent, request, world, write_message};
@@ -128,4 +132,29 @@ async fn a_child_outlives_its_parents_session() {
         let gone = world.kernel.delegation_get(&world.me, child.delegation.id).await;
         assert_eq!(gone.unwrap_err().code(), "not_found");
     }
+}
+
+#[tokio::test]
+async fn a_delegation_whose_parent_cannot_be_read_is_not_reported_as_missing() {
+    let store = Arc::new(MemoryStore::default());
+    let disk = Disk::on_memory(store.clone());
+    let child = {
+        let (world, mut control) = world(disk.clone()).await;
+        let (run, execution) = parent(&world, &mut control).await;
+        let child = delegate(&execution.handle, request(DelegationMode::Spawn, "1")).await;
+        control.next().await.end(End::succeeded());
+        execution.end(End::succeeded());
+        delegation_events(&world, run.id, 2).await;
+        world.ended(run.id).await;
+        child
+    };
+    let world = World::reboot(&disk).await;
+    let found = async |caller: &Caller| {
+        world.kernel.delegation_get(caller, child.delegation.id).await.map(drop).map_err(|error| error.code())
+    };
+    store.set_runs_unreadable(true);
+    assert_eq!(found(&world.me).await, Err("unavailable"));
+    store.set_runs_unreadable(false);
+    assert_eq!(found(&world.me).await, Ok(()));
+    assert_eq!(found(&Caller::new("eve")).await, Err("not_found"));
 }
