@@ -13,6 +13,9 @@ use serde_json::{Map, Value};
 use crate::message::names;
 use crate::{Artifact, ArtifactId, DelegationId, Failure, RunId, RunStatus, SessionId, Time, Usage};
 
+mod request;
+pub use request::{NetworkMember, RequestFields, StoredRequest};
+
 /// A link from a parent run to a child run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
@@ -40,9 +43,9 @@ pub struct Delegation {
     /// The goal of the child.
     pub objective: String,
     /// The request that created the delegation, without absent fields. Absent in older delegations.
-    #[serde(default, skip_serializing_if = "Value::is_null")]
+    #[serde(default, skip_serializing_if = "StoredRequest::is_absent")]
     #[cfg_attr(feature = "schema", schema(value_type = Object))]
-    pub request: Value,
+    pub request: StoredRequest,
     /// The child's newest artifact of the role `result` when the delegation was settled. Absent if there was none: the
     /// result is the child's text.
     #[serde(rename = "resultArtifactId", default, skip_serializing_if = "Option::is_none")]
@@ -71,7 +74,7 @@ pub struct NewDelegation {
     /// The goal of the child.
     pub objective: String,
     /// The request that makes the delegation.
-    pub request: Value,
+    pub request: StoredRequest,
     /// The state that the child run starts with.
     pub state: Map<String, Value>,
 }
@@ -222,7 +225,7 @@ mod tests {
             child_run: RunId::from_random([5; 16]),
             mode: DelegationMode::Call,
             objective: "look it up".into(),
-            request: Value::Null,
+            request: StoredRequest::default(),
             state: Map::new(),
         };
         new.accept(SessionId::from_random([4; 16]), Time(0))

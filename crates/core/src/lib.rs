@@ -67,7 +67,8 @@ pub use attempt::{Attempt, Cancellation};
 pub use binding::{Binding, BindingStatus, Fidelity};
 pub use damage::{Damage, Rows};
 pub use delegation::{
-    Delegation, DelegationMode, DelegationResult, DelegationStatus, DoneEffect, NewDelegation,
+    Delegation, DelegationMode, DelegationResult, DelegationStatus, DoneEffect, NetworkMember, NewDelegation,
+    RequestFields, StoredRequest,
 };
 pub use digest::{Digest, DigestAuthor};
 pub use event::{

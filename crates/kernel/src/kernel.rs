@@ -102,9 +102,7 @@ pub use agents::{AGENTS_PER_OWNER, Agent, AgentQuery, AgentScope};
 pub use artifacts::{ArtifactQuery, ArtifactsOf, BlobsCheck, NewArtifact};
 pub use bindings::{Adopted, SessionAdopted, instructions_hash, is_path};
 pub use control::KernelPlane;
-pub use delegations::{
-    Delegated, DelegationRequest, MAX_CONTEXT_CHARS, MAX_DEPTH, NetworkMember, RunDelegations,
-};
+pub use delegations::{Delegated, DelegationRequest, MAX_CONTEXT_CHARS, MAX_DEPTH, RunDelegations};
 pub use failures::FailedSession;
 pub(crate) use final_text::{TextPart, join_text};
 pub use goals::GOAL_TYPES_PER_OWNER;

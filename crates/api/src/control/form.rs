@@ -386,13 +386,12 @@ pub struct DelegationInput {
 
 impl From<Delegation> for DelegationForm {
     fn from(delegation: Delegation) -> Self {
-        let context = || delegation.request.get("context").and_then(Value::as_str).map(str::to_owned);
-        let request = match delegation.request.is_null() {
+        let request = match delegation.request.is_absent() {
             true => DelegationInput::default(),
             false => DelegationInput {
                 mode: Some(delegation.mode),
                 objective: Some(delegation.objective.clone()),
-                context: Some(context()),
+                context: Some(delegation.request.context().map(str::to_owned)),
             },
         };
         Self {

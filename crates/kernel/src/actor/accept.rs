@@ -8,7 +8,6 @@ use mainspring_core::{
 };
 
 use super::binding::ResumeCandidate;
-use super::delegations::is_member;
 use super::draft::QueuedDraft;
 use super::tree::Base;
 use super::{Actor, AttemptDraft, created};
@@ -266,7 +265,7 @@ impl Actor {
     async fn permit_for(&self, accept: &Accept, adapter: &str) -> Result<Option<Permit>, Error> {
         let awaited = accept.delegation.as_ref().filter(|task| task.mode.is_awaited());
         let lender =
-            awaited.map(|task| Lender { run: task.parent_run, lends_place: is_member(&task.request) });
+            awaited.map(|task| Lender { run: task.parent_run, lends_place: task.request.member().is_some() });
         let starts = self.is_idle() && self.shared.options.execute;
         let owner = &self.hot.session.owner;
         let acquire = || self.shared.scheduler.try_acquire(owner, adapter, accept.run, lender);

@@ -3,8 +3,6 @@
 use mainspring_core::delegation::follow_child;
 use mainspring_core::{ArtifactId, Delegation, DelegationId, RunId, RunStatus, SessionId, Time};
 
-use serde_json::Value;
-
 use crate::adapter::HandleReply;
 use crate::scheduler::Lender;
 
@@ -40,8 +38,9 @@ impl Delegations {
 
     /// The run that waits for `run` and lends it its permit meanwhile.
     pub(super) fn lender(&self, run: RunId) -> Option<Lender> {
-        let task = self.tasks.iter().find(|task| task.child_run == run)?;
-        let (run, lends_place) = (task.parent_run, is_member(&task.request));
+        let task = self.task(run)?;
+        // A member of a network runs on the adapter of its parent.
+        let (run, lends_place) = (task.parent_run, task.request.member().is_some());
         task.mode.is_awaited().then_some(Lender { run, lends_place })
     }
 
@@ -101,11 +100,6 @@ impl Delegations {
         };
         self.children.iter_mut().filter(cancelled).map(cancel).collect()
     }
-}
-
-/// True for the request of a network that lets a member work in a child. Both run on the same adapter.
-pub(super) fn is_member(request: &Value) -> bool {
-    request.get("member").is_some()
 }
 
 /// The attempts that wait until a delegation is settled.

@@ -9,11 +9,12 @@ pub use mainspring_api::RunDelegations;
 use mainspring_core::placement::merged_labels;
 use mainspring_core::{
     AgentLimits, AgentName, Block, Delegation, DelegationId, DelegationMode, DelegationResult, GrantEffect,
-    GrantSource, KeyLists, Mode, NewDelegation, Policy, Refusal, RequestName, Run, RunId, RunLimits,
-    RunOptions, RunStatus, SandboxProfile, SandboxReach, Session, SessionId, Visibility,
+    GrantSource, KeyLists, Mode, NetworkMember, NewDelegation, Policy, Refusal, RequestFields, RequestName,
+    Run, RunId, RunLimits, RunOptions, RunStatus, SandboxProfile, SandboxReach, Session, SessionId,
+    StoredRequest, Visibility,
 };
 use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::authority;
 use super::requests::{in_order, request_name};
@@ -72,16 +73,6 @@ pub struct DelegationRequest {
     pub member: Option<NetworkMember>,
 }
 
-/// A member of a network that works in a child of its own.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct NetworkMember {
-    /// The number of the routing decision.
-    pub route_no: u32,
-    /// The member's name.
-    pub name: String,
-}
-
 impl DelegationRequest {
     /// A request with this mode and objective, for a new session.
     pub fn new(mode: DelegationMode, objective: impl Into<String>) -> Self {
@@ -108,21 +99,19 @@ impl DelegationRequest {
         ordered
     }
 
-    /// The form in which the delegation keeps the request: the fields that were given, and `context` always. The child's
-    /// session keeps its own settings.
-    fn stored(&self) -> Value {
-        let mut request = json!({"mode": self.mode, "objective": self.objective, "context": self.context});
-        let mut add = |name: &str, value: Value| {
-            if !value.is_null() && value != json!({}) {
-                request[name] = value;
-            }
+    /// The form in which the delegation keeps the request.
+    fn stored(&self) -> StoredRequest {
+        let fields = RequestFields {
+            mode: self.mode,
+            objective: &self.objective,
+            context: self.context.as_deref(),
+            adapter: self.adapter.as_deref(),
+            run_mode: self.run_mode,
+            max_depth: self.max_depth,
+            options: &self.options,
+            member: self.member.as_ref(),
         };
-        add("adapter", json!(self.adapter));
-        add("runMode", json!(self.run_mode));
-        add("maxDepth", json!(self.max_depth));
-        add("options", json!(self.options));
-        add("member", json!(self.member));
-        request
+        fields.into()
     }
 
     /// The text of the child's prompt.

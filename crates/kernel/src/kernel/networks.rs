@@ -87,8 +87,7 @@ impl Kernel {
 
 /// True for the child of a member that `route` has called.
 fn is_child(child: &Delegation, route: &Route, name: &str) -> bool {
-    let member = &child.request["member"];
-    member["routeNo"] == route.no && member["name"] == name
+    child.request.is_of_member(route.no, name)
 }
 
 /// True for a call of the routing model: it is named after the network and made no message.

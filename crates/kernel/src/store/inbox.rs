@@ -37,7 +37,7 @@ pub enum Note {
 
 #[cfg(test)]
 mod tests {
-    use mainspring_core::{DelegationId, DelegationMode, NewDelegation, SessionId};
+    use mainspring_core::{DelegationId, DelegationMode, NewDelegation, SessionId, StoredRequest};
     use serde_json::{Value, json};
 
     use super::*;
@@ -54,7 +54,7 @@ mod tests {
             child_run: run,
             mode: DelegationMode::Spawn,
             objective: "count".into(),
-            request: Value::Null,
+            request: StoredRequest::default(),
             state: serde_json::Map::new(),
         };
         let delegation = Box::new(new.accept(child, Time(7)));

@@ -125,7 +125,7 @@ async fn a_parent_calls_a_child_and_gets_its_result() {
         let (settled, result) = with_timeout(execution.handle.settled(child.delegation.id)).await.unwrap();
         let result = result.unwrap();
         assert_eq!((settled.status, result.status), (DelegationStatus::Succeeded, RunStatus::Succeeded));
-        assert_eq!((settled.result, &settled.request["context"]), (None, &"in /tmp".into()));
+        assert_eq!((settled.result, settled.request.context()), (None, Some("in /tmp")));
         assert_eq!((result.summary.as_str(), result.usage.input_tokens), ("there are 3", 7));
         assert_eq!(result.verified_effects.iter().map(|done| &*done.name).collect::<Vec<_>>(), ["ls"]);
         execution.end(End::succeeded());

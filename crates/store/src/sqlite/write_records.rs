@@ -242,7 +242,7 @@ pub(super) fn delegation_write(connection: &Connection, delegation: &Delegation)
             blob(delegation.result),
             delegation.created_at.0,
             ms(delegation.completed_at),
-            (!delegation.request.is_null()).then(|| json(&delegation.request)).transpose()?,
+            (!delegation.request.is_absent()).then(|| json(&delegation.request)).transpose()?,
         ])?;
     Ok(())
 }

@@ -17,7 +17,7 @@ pub(crate) fn delegation(no: u64) -> Delegation {
         mode: DelegationMode::Call,
         status: DelegationStatus::Pending,
         objective: "look".into(),
-        request: serde_json::json!({"objective": "look", "context": no}),
+        request: serde_json::json!({"objective": "look", "context": no}).into(),
         result: None,
         created_at: Time(i64::try_from(no).unwrap()),
         completed_at: None,

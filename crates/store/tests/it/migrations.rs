@@ -343,7 +343,7 @@ async fn delegations_and_bindings_of_versions_without_requests_are_kept() {
     let check = store.check(true).await.unwrap();
     assert_eq!((check.schema_version, check.problems), (SCHEMA_VERSION, vec![]));
     let kept = store.delegations(&DelegationsOf::Id(delegation_id(1))).await.unwrap().pop().unwrap();
-    assert_eq!((kept.objective.as_str(), kept.request.is_null()), ("look", true));
+    assert_eq!((kept.objective.as_str(), kept.request.is_absent()), ("look", true));
     assert_eq!(store.unfinished().await.unwrap().bound, [session_id(1)]);
     drop(store);
     let reader = Connection::open(folder.path().join("test.sqlite3")).unwrap();

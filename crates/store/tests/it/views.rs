@@ -202,7 +202,7 @@ fn record_rows() -> Vec<Row> {
             mode: DelegationMode::Call,
             status: DelegationStatus::Pending,
             objective: "look".into(),
-            request: json!({"context": "all of it"}),
+            request: json!({"context": "all of it"}).into(),
             result: Some(artifact_id(1)),
             created_at: NOW,
             completed_at: None,

@@ -7,13 +7,11 @@
 use futures_util::future::join_all;
 use mainspring_core::network::{MemberChange, reduce};
 use mainspring_core::{
-    Block, Delegation, DelegationMode, DelegationResult, DelegationStatus, Message, RequestName, Route,
-    RunOptions, StateEntry, StateScope, Time,
+    Block, Delegation, DelegationMode, DelegationResult, DelegationStatus, Message, NetworkMember,
+    RequestName, Route, RunOptions, StateEntry, StateScope, Time,
 };
 use mainspring_kernel::adapter::{End, HandleError, Record};
-use mainspring_kernel::kernel::{
-    DelegationRequest, MAX_CONTEXT_CHARS, NetworkMember, NewSession, SessionTarget,
-};
+use mainspring_kernel::kernel::{DelegationRequest, MAX_CONTEXT_CHARS, NewSession, SessionTarget};
 use serde_json::{Map, Value};
 
 use super::super::Exit;
@@ -207,9 +205,7 @@ fn changes(before: &[StateEntry], after: &[StateEntry], created_at: Time) -> Vec
 
 /// True for a child of this member that has ended without success.
 fn is_failed_child(child: &Delegation, member: &NetworkMember) -> bool {
-    let of = &child.request["member"];
-    of["routeNo"] == member.route_no
-        && of["name"] == member.name.as_str()
+    child.request.member().as_ref() == Some(member)
         && child.status.is_settled()
         && child.status != DelegationStatus::Succeeded
 }
