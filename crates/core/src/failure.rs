@@ -1,7 +1,8 @@
 //! Failures: why a run, an attempt or a tool call failed, as a stable code and a message.
 //!
 //! Codes are strings on the wire and in the store, and agents report codes of their own. A code that decides how a run is
-//! retried (see [`crate::retry`]) is a constant of [`Failure`], so that its producers and the rules cannot disagree.
+//! retried (see [`crate::retry`]), or that several adapters report, is a constant of [`Failure`], so that its producers and
+//! its readers cannot disagree.
 
 use serde::{Deserialize, Serialize};
 
@@ -41,6 +42,8 @@ impl Failure {
         BINDING_FAILED = "binding_failed";
         /// The code of a run whose process ended before it had recorded the end of the run.
         EXECUTOR_LOST = "executor_lost";
+        /// The code of a run that was stopped at one of its limits.
+        LIMIT_REACHED = "limit_reached";
         /// The code of an agent's account that has no requests left for now.
         QUOTA_EXCEEDED = "quota_exceeded";
         /// The code of an agent that no longer has the native session of a binding.

@@ -288,7 +288,7 @@ impl<'a> Execution<'a> {
             self.resume.granted += 1;
             return Ok(());
         }
-        Err(Exit::failed("limit_reached", "the run has used up a limit, and nobody granted more"))
+        Err(Exit::failed(Failure::LIMIT_REACHED, "the run has used up a limit, and nobody granted more"))
     }
 
     /// Returns the remaining budget of the run; `None` if the run has no limits.
@@ -324,7 +324,7 @@ impl<'a> Execution<'a> {
     pub(super) fn limit_reached(&self, limit: Limit) -> Exit {
         if self.plan.limits.ask != Some(true) {
             let message = format!("the run has used up its limit of {limit}; raise it and retry");
-            return Exit::failed("limit_reached", message);
+            return Exit::failed(Failure::LIMIT_REACHED, message);
         }
         let question = format!("The run has used up its limit of {limit}. May it use as much again?");
         self.ask_person(WaitRequest::Approval, question, Question::Limit)

@@ -115,7 +115,7 @@ impl Execution<'_> {
         let ToolRound { calls, mut records, .. } = round;
         let mut results = vec![];
         for call in &calls {
-            let skipped = Skipped::rejected("limit_reached", reason.to_owned());
+            let skipped = Skipped::rejected(Failure::LIMIT_REACHED, reason.to_owned());
             results.push(Some(self.skip(call, skipped, &mut records).await?));
         }
         let files = vec![vec![]; calls.len()];

@@ -34,6 +34,8 @@ pub(super) struct Active {
     next_asks: VecDeque<(Ask, AskReply)>,
     /// True when the attempt has recorded a message or a tool call, or has asked a question.
     has_output: bool,
+    /// True once the execution is stopped because the run has reached a limit.
+    stopped_at_limit: bool,
     /// Records for the commit that ends the execution.
     at_end: Vec<Record>,
     /// True while a prompt waits to join the run; its adapter reads it.
@@ -57,6 +59,7 @@ impl Active {
             held: None,
             next_asks: VecDeque::new(),
             has_output: false,
+            stopped_at_limit: false,
             at_end: vec![],
             steering: watch::Sender::new(false),
             progress,
@@ -114,6 +117,15 @@ impl Active {
 
     pub(super) fn has_output(&self) -> bool {
         self.has_output
+    }
+
+    /// Remembers that the execution is stopped because the run has reached a limit.
+    pub(super) fn stop_at_limit(&mut self) {
+        self.stopped_at_limit = true;
+    }
+
+    pub(super) fn is_stopped_at_limit(&self) -> bool {
+        self.stopped_at_limit
     }
 
     /// True once the execution is signalled to stop.

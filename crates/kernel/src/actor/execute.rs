@@ -380,7 +380,7 @@ impl Actor {
         if !usage.is_zero() {
             draft.add_usage(usage);
         }
-        self.record_exceeded_limits(&mut draft, &outcome);
+        self.record_exceeded_limits(&mut draft, active, &outcome);
         if let Err(refusal) = self.give_up_on_error(end_attempt(&mut draft, active, outcome)) {
             tracing::error!(%refusal, "an attempt ended in a way its run does not allow");
             return None;

@@ -10,9 +10,6 @@ use super::{Active, Actor, AttemptDraft};
 use crate::clock::Moment;
 use crate::error::Error;
 
-/// The code of the failure of a run that was stopped at a limit.
-const LIMIT_REACHED: &str = "limit_reached";
-
 impl Actor {
     /// Stops the active run if it has reached a limit.
     pub(super) fn enforce_limits(&mut self) {
@@ -25,7 +22,10 @@ impl Actor {
         let Some(limit) = limits.limit_reached(1, 0, &active.run.usage, time_used_ms) else { return };
         let status = if matches!(limit, Limit::Time(_)) { RunStatus::TimedOut } else { RunStatus::Failed };
         let message = format!("the run has used up its limit of {limit}; raise it and retry");
-        let error = Failure::new(LIMIT_REACHED, message);
+        let error = Failure::new(Failure::LIMIT_REACHED, message);
+        if let Some(active) = &mut self.active {
+            active.stop_at_limit();
+        }
         self.kill(Outcome::Failed { status, error, retryable: false, retry: None });
     }
 
@@ -45,12 +45,19 @@ impl Actor {
     }
 
     /// Records that the run has exceeded a limit that its adapter could not keep. An adapter that keeps limits reports its
-    /// budget itself.
-    pub(super) fn record_exceeded_limits(&self, draft: &mut AttemptDraft, outcome: &Outcome) {
+    /// budget itself, and the failure of a run that was stopped at a limit names the limit.
+    pub(super) fn record_exceeded_limits(
+        &self,
+        draft: &mut AttemptDraft,
+        active: &Active,
+        outcome: &Outcome,
+    ) {
         let run = &draft.subject.run;
         let adapter = self.shared.adapters.get(&run.adapter);
         let is_kept = adapter.is_some_and(|adapter| adapter.capabilities().keeps_limits);
-        let is_reported = matches!(outcome, Outcome::Failed { error, .. } if error.code == LIMIT_REACHED);
+        // The stop may have had another outcome: a cancellation, or a death that is unproven.
+        let is_reported = active.is_stopped_at_limit()
+            && matches!(outcome, Outcome::Failed { error, .. } if error.code == Failure::LIMIT_REACHED);
         if is_kept || is_reported || run.options.limits.has_no_amount() {
             return;
         }

@@ -1,6 +1,6 @@
 //! Limits of runs whose adapter does not enforce them itself.
 
-use mainspring_core::{Cost, Run, RunLimits, RunState, RunStatus, Usage, UsageReports};
+use mainspring_core::{Cost, Failure, Run, RunLimits, RunState, RunStatus, Usage, UsageReports};
 use mainspring_kernel::Options;
 use mainspring_kernel::adapter::{End, Executed, Record};
 use mainspring_kernel::kernel::RunRequest;
@@ -42,6 +42,7 @@ async fn a_run_that_reaches_its_cost_limit_is_stopped() {
     assert_eq!((ended.state.status(), code(&ended)), (RunStatus::Failed, "limit_reached"));
     assert_eq!(ended.usage.cost, Cost::from(0.5), "the usage is kept");
     assert_eq!(control.log().last().unwrap(), "kill while running");
+    assert_eq!(count(&world.events("a").await, "limit.exceeded"), 0, "the failure names the limit");
 }
 
 #[tokio::test]
@@ -111,5 +112,24 @@ async fn a_limit_that_the_adapter_cannot_keep_is_refused_unless_best_effort_is_e
         let run = world.send(request(time)).await.unwrap().run;
         control.next().await.end(End::succeeded());
         world.ended(run.id).await;
+    }
+}
+
+#[tokio::test]
+async fn an_agent_that_reports_the_code_of_a_limit_hides_no_exceeded_limit() {
+    for code in ["limit_reached", "broken"] {
+        let late = PuppetBehavior { usage_reports: UsageReports::AtEnd, ..PuppetBehavior::default() };
+        let disk = Disk::memory();
+        let (adapter, mut control) = puppet(&disk.store, late);
+        let world = World::with(disk, Options::default(), vec![adapter]).await;
+        let limits = RunLimits { max_tokens: Some(50), best_effort: Some(true), ..RunLimits::default() };
+        let run = world.send(limited(limits)).await.unwrap().run;
+        let execution = control.next().await;
+        let used = Usage { input_tokens: 240, ..Usage::default() };
+        let error = Failure::new(code, "the plan of the account is used up");
+        execution.end(Executed::Ended(End::Failed { error, retryable: false, usage: used }));
+        let ended = world.ended(run.id).await;
+        assert_eq!((ended.state.status(), self::code(&ended)), (RunStatus::Failed, code));
+        assert_eq!(count(&world.events("a").await, "limit.exceeded"), 1, "{code}");
     }
 }
