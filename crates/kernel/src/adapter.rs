@@ -9,8 +9,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 pub use mainspring_api::{Capabilities, RestartBehavior};
 use mainspring_core::{
-    Answer, ApprovalRequest, Attempt, AttemptId, AuthMethod, Binding, ClientCall, ClientResult, Digest,
-    Failure, LeftProcess, Message, Point, Replies, Run, Session, Time, Usage, WaitId, WaitRequest,
+    Answer, ApprovalRequest, Attempt, AttemptId, AuthMethod, Binding, ClientCall, ClientResult, Delegation,
+    Digest, Failure, LeftProcess, Message, Point, Replies, Run, Session, Time, Usage, WaitId, WaitRequest,
 };
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
@@ -293,3 +293,5 @@ pub struct Assignment {
     /// Data of an embedder that lives as long as the session is in memory.
     pub memory: SessionMemory,
 }
+    /// The delegation that the run carries out, unless it is settled.
+    pub delegation: Option<Box<Delegation>>,

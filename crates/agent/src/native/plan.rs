@@ -76,7 +76,9 @@ impl Plan {
             let plan = Self::of_member(adapter, attempt, &network, &first).await?;
             return Ok((plan, Some(network)));
         }
-        Ok((Self::of_agent(adapter, attempt, agent, is_shared).await?, None))
+        let shares_run_state = attempt.is_network_member().await?;
+        let plan = Self::of_agent(adapter, attempt, agent, is_shared).await?;
+        Ok((Self { shares_run_state, ..plan }, None))
     }
 
     /// Resolves the plan of an agent. `is_shared` is true if the caller may not change its definition.
@@ -145,7 +147,7 @@ impl Plan {
             listed_tools,
             notices,
             unconfined: None,
-            shares_run_state: session.surface_kind == MEMBER_SURFACE,
+            shares_run_state: false,
             is_stopped: false,
             goals: Goals::of(run),
         })

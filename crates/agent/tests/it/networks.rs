@@ -411,6 +411,21 @@ async fn state_defaults_are_those_of_each_run_and_changes_do_not_leak() {
 }
 
 #[tokio::test]
+async fn a_surface_kind_makes_no_member_of_a_network() {
+    let world = setup().start().await;
+    let change = json!({"key": "k", "value": 1});
+    world.server.enqueue(Reply::tool("state_set", change)).enqueue(Reply::text("done"));
+    let mut request = RunRequest { mode: mainspring_core::Mode::Act, ..RunRequest::text("s", "go") };
+    request.session.new.surface_kind = Some("network_member".into());
+    let run = world.send(request).await;
+    world.wait_ended(run.id).await;
+    assert_eq!(world.run_state(&run).await, json!({}), "it is the state of the session");
+    let session = StateOf::Session(mainspring_kernel::store::SessionRef::Id(run.session), None);
+    let of_session = world.kernel.state_list(&world.me, &session, None, None).await.unwrap();
+    assert_eq!(of_session.items.len(), 1);
+}
+
+#[tokio::test]
 async fn a_call_may_have_several_steps_and_ends_with_the_answer() {
     let router = "steps = 0\n[network.router]\nsequence = [\"planner\", \"writer\"]";
     let world = start("planner writer", router).await;

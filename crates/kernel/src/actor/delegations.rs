@@ -36,6 +36,11 @@ impl Delegations {
         Self { tasks, children: children.into_iter().map(Child::from).collect() }
     }
 
+    /// The delegation that `run` carries out.
+    pub(super) fn task(&self, run: RunId) -> Option<&Delegation> {
+        self.tasks.iter().find(|task| task.child_run == run)
+    }
+
     /// The run that waits for `run` and lends it its permit meanwhile.
     pub(super) fn lender(&self, run: RunId) -> Option<Lender> {
         let task = self.task(run)?;
@@ -61,7 +66,7 @@ impl Delegations {
 
     /// True when `run` carries out a delegation that is not settled.
     pub(super) fn is_task(&self, run: RunId) -> bool {
-        self.tasks.iter().any(|task| task.child_run == run)
+        self.task(run).is_some()
     }
 
     /// Applies the status of `run` to the delegation that it carries out. Returns the delegation if it has changed.

@@ -151,6 +151,7 @@ impl Actor {
 
     fn assignment(&self, active: &Active, answer: Option<Answered>) -> Assignment {
         let binding = self.hot.binding.as_deref();
+        let delegation = self.hot.delegations.task(active.run.id);
         Assignment {
             session: self.hot.session.clone(),
             run: active.run.clone(),
@@ -162,6 +163,7 @@ impl Actor {
             cancel: active.stop_signal(),
             rules: Arc::new(self.shared.layers(&self.hot.session, &active.run, &active.attempt.adapter)),
             memory: self.memory.clone(),
+            delegation: delegation.cloned().map(Box::new),
         }
     }
 

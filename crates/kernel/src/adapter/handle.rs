@@ -259,6 +259,22 @@ impl AttemptHandle {
         Ok(Box::pin(kernel.run_delegate_all(&caller, self.assignment.run.id, requests)).await?)
     }
 
+    /// True if the run is the work of a member of its parent's network. Reads the store only for a run that is tried again
+    /// after its delegation was settled.
+    pub async fn is_network_member(&self) -> Result<bool, HandleError> {
+        let Assignment { run, delegation, .. } = &*self.assignment;
+        let is_member = |delegation: &Delegation| delegation.request.member().is_some();
+        match (delegation, run.parent) {
+            (Some(delegation), _) => Ok(is_member(delegation)),
+            (None, None) => Ok(false),
+            (None, Some(_)) => {
+                let of = DelegationsOf::Child(run.id);
+                let found = self.parts.store.delegations(&of).await.map_err(Error::from)?;
+                Ok(found.first().is_some_and(is_member))
+            }
+        }
+    }
+
     /// The operations of the control tools, on behalf of the session's owner.
     pub fn control(&self) -> Result<KernelPlane, HandleError> {
         // Other sessions have other actors: this checks that the attempt still has authority.
