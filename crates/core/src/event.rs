@@ -514,6 +514,8 @@ impl Body {
 }
 
 impl Body {
+    /// The type of [`Body::MessageCompleted`].
+    pub const MESSAGE_COMPLETED: &'static str = "message.completed";
     /// The stored types that a later event supersedes.
     pub const SUPERSEDED_TYPES: [&'static str; 2] = ["progress.updated", "tool.updated"];
     /// Types about how a run is executed, which are not meant for readers of the conversation.
@@ -528,6 +530,11 @@ impl Body {
         "binding.replaced",
         "step.completed",
     ];
+
+    /// The status of a run after its event of the type `kind`; `None` for types that change no status.
+    pub fn run_status_of(kind: &str) -> Option<RunStatus> {
+        kind.strip_prefix("run.").and_then(RunStatus::from_name)
+    }
 
     /// The retention class of an event of this type in the event format of the original daemon: `core` or
     /// `transient`.

@@ -25,6 +25,11 @@ mod handle;
 mod memory;
 mod record;
 pub use crate::kernel::NewArtifact;
+
+/// The key of an artifact's metadata that names the stream of the agent's process that the artifact holds.
+pub const STREAM_KEY: &str = "stream";
+/// The value of [`STREAM_KEY`] for the standard error.
+pub const STDERR_STREAM: &str = "stderr";
 pub use checkpoint::MAX_CHECKPOINT_BYTES;
 pub use handle::AttemptHandle;
 pub(crate) use handle::{AskReply, HandleParts, HandleReply};
@@ -292,6 +297,6 @@ pub struct Assignment {
     pub rules: Arc<Layers>,
     /// Data of an embedder that lives as long as the session is in memory.
     pub memory: SessionMemory,
-}
     /// The delegation that the run carries out, unless it is settled.
     pub delegation: Option<Box<Delegation>>,
+}

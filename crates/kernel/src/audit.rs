@@ -329,6 +329,9 @@ impl Audit {
     }
 }
 
+/// The operation of the record that an old file was removed. It names the last record of the file.
+const PRUNE_OPERATION: &str = "audit_prune";
+
 fn system_record(operation: &str) -> AuditRecord {
     AuditRecord::new(AuditKind::System, operation, AuditActor::Server {})
 }

@@ -1,7 +1,7 @@
 //! The standard error of an agent, kept as an artifact of the attempt.
 
 use mainspring_core::ArtifactRole;
-use mainspring_kernel::adapter::{AttemptHandle, NewArtifact};
+use mainspring_kernel::adapter::{AttemptHandle, NewArtifact, STDERR_STREAM, STREAM_KEY};
 use serde_json::Map;
 
 use super::{Dialect, Driver};
@@ -27,7 +27,7 @@ impl<D: Dialect> Driver<D> {
             role: ArtifactRole::Log,
             name: Some("stderr.log".into()),
             mime_type: Some("text/plain".into()),
-            metadata: Map::from_iter([("stream".to_owned(), "stderr".into())]),
+            metadata: Map::from_iter([(STREAM_KEY.to_owned(), STDERR_STREAM.into())]),
             ..NewArtifact::default()
         };
         if let Err(error) = attempt.artifact(new, &mut text.as_bytes()).await {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use super::TemplateError;
 use super::budget::Budget;
-use super::value::Value;
+use super::value::{Kind, Value};
 
 /// Applies a binary operator.
 pub(super) fn apply<'a>(
@@ -182,7 +182,7 @@ pub(super) fn equals<'a>(
         return Ok(false);
     }
     match left.kind() {
-        "sequence" => {
+        Kind::Sequence => {
             let (left, right) = (left.items(budget)?, right.items(budget)?);
             for (left, right) in left.iter().zip(&right) {
                 if !equals(left, right, budget)? {
@@ -191,7 +191,7 @@ pub(super) fn equals<'a>(
             }
             Ok(true)
         }
-        "map" => {
+        Kind::Map => {
             for (key, value) in left.entries(budget)? {
                 if !equals(&value, &right.get(&key, budget)?, budget)? {
                     return Ok(false);
@@ -232,20 +232,7 @@ pub(super) fn compare<'a>(
             return Ok(left_items.len().cmp(&right_items.len()));
         }
     }
-    Ok(rank(left).cmp(&rank(right)))
-}
-
-fn rank(value: &Value<'_>) -> u8 {
-    match value.kind() {
-        "undefined" => 0,
-        "none" => 1,
-        "bool" => 2,
-        "number" => 3,
-        "string" => 4,
-        "sequence" => 5,
-        "map" => 6,
-        _ => 7,
-    }
+    Ok(left.kind().rank().cmp(&right.kind().rank()))
 }
 
 /// True if `container` contains `value`.

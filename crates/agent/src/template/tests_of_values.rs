@@ -3,7 +3,7 @@
 use super::TemplateError;
 use super::budget::Budget;
 use super::operators::{compare, contains, equals};
-use super::value::Value;
+use super::value::{Kind, Value};
 
 /// True if the test `name` holds for `value`.
 pub(super) fn holds<'a>(
@@ -27,7 +27,7 @@ pub(super) fn holds<'a>(
             (Value::Int(number), Value::Int(by)) => number.checked_rem(*by) == Some(0),
             _ => false,
         },
-        "number" => value.kind() == "number",
+        "number" => value.kind() == Kind::Number,
         "integer" | "int" => matches!(value, Value::Int(_)),
         "float" => matches!(value, Value::Float(_)),
         "string" => text.is_some(),

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::rc::Rc;
 
 use serde_json::Value as Json;
@@ -12,6 +13,47 @@ use super::eval::Loop;
 
 /// The maximum nesting of lists and maps that a template builds.
 const MAX_DEPTH: usize = 24;
+
+/// The kind of a value, as messages name it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Undefined,
+    None,
+    Bool,
+    Number,
+    String,
+    Sequence,
+    Map,
+    Loop,
+    Function,
+}
+
+impl Kind {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Undefined => "undefined",
+            Self::None => "none",
+            Self::Bool => "bool",
+            Self::Number => "number",
+            Self::String => "string",
+            Self::Sequence => "sequence",
+            Self::Map => "map",
+            Self::Loop => "loop",
+            Self::Function => "function",
+        }
+    }
+
+    /// The place of the kind in the order of values of different kinds. Loops and functions have the same one.
+    pub(super) fn rank(self) -> u8 {
+        (self as u8).min(Self::Loop as u8)
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
 
 /// A value. Arrays and objects of the context are read in place, never copied as a whole.
 #[derive(Debug, Clone)]
@@ -119,17 +161,17 @@ impl<'a> Value<'a> {
         }
     }
 
-    pub(super) fn kind(&self) -> &'static str {
+    pub(super) fn kind(&self) -> Kind {
         match self {
-            Self::Undefined => "undefined",
-            Self::None => "none",
-            Self::Bool(_) => "bool",
-            Self::Int(_) | Self::Float(_) => "number",
-            Self::Text(_) | Self::Safe(_) => "string",
-            Self::Json(Json::Array(_)) | Self::List(_) => "sequence",
-            Self::Json(_) | Self::Map(_) | Self::Namespace(_) => "map",
-            Self::Loop(_) => "loop",
-            Self::Function(_) => "function",
+            Self::Undefined => Kind::Undefined,
+            Self::None => Kind::None,
+            Self::Bool(_) => Kind::Bool,
+            Self::Int(_) | Self::Float(_) => Kind::Number,
+            Self::Text(_) | Self::Safe(_) => Kind::String,
+            Self::Json(Json::Array(_)) | Self::List(_) => Kind::Sequence,
+            Self::Json(_) | Self::Map(_) | Self::Namespace(_) => Kind::Map,
+            Self::Loop(_) => Kind::Loop,
+            Self::Function(_) => Kind::Function,
         }
     }
 
@@ -145,11 +187,11 @@ impl<'a> Value<'a> {
     }
 
     pub(super) fn is_map(&self) -> bool {
-        self.kind() == "map"
+        self.kind() == Kind::Map
     }
 
     pub(super) fn is_sequence(&self) -> bool {
-        self.kind() == "sequence"
+        self.kind() == Kind::Sequence
     }
 
     pub(super) fn is_true(&self) -> bool {
@@ -286,7 +328,7 @@ impl<'a> Value<'a> {
     }
 
     fn name(&self) -> &'static str {
-        if matches!(self, Self::Namespace(_)) { "namespace" } else { self.kind() }
+        if matches!(self, Self::Namespace(_)) { "namespace" } else { self.kind().name() }
     }
 }
 

@@ -20,8 +20,23 @@ fn every_required_type_is_in_the_table() {
 
 #[test]
 fn classified_types_are_in_the_table() {
-    for name in Body::SUPERSEDED_TYPES.iter().chain(&Body::INTERNAL_TYPES) {
+    let named = [Body::MESSAGE_COMPLETED];
+    for name in named.iter().chain(&Body::SUPERSEDED_TYPES).chain(&Body::INTERNAL_TYPES) {
         assert!(Body::TYPES.contains(name), "{name}");
+    }
+}
+
+#[test]
+fn the_type_of_a_run_event_names_the_status() {
+    let named = |kind: &&&str| {
+        Body::run_status_of(kind).is_some_and(|status| **kind == format!("run.{}", status.name()))
+    };
+    let kinds: Vec<_> = Body::TYPES.iter().filter(named).copied().collect();
+    let expected = "run.queued run.starting run.running run.waiting_input run.waiting_approval run.cancelling \
+        run.succeeded run.failed run.cancelled run.timed_out run.orphaned";
+    assert_eq!(kinds.join(" "), expected);
+    for other in ["run.merged", "run.routed", "run.cancellation_requested", "attempt.failed", "failed"] {
+        assert_eq!(Body::run_status_of(other), None, "{other}");
     }
 }
 

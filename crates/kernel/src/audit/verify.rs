@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::path::Path;
 
+use super::PRUNE_OPERATION;
 use super::files::{self, Hash, Head};
 
 /// Maximum number of findings; further ones are dropped.
@@ -96,7 +97,7 @@ impl Chain {
         } else if !is_chained {
             verified.find(format!("the record {seq} was changed, or the record before it was replaced"));
         }
-        if record.operation == "audit_prune"
+        if record.operation == PRUNE_OPERATION
             && let [seq, hash] = &record.about[..]
             && let (Ok(seq), Some(hash)) = (seq.parse(), files::from_hex(hash))
         {

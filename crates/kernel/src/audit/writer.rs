@@ -10,7 +10,7 @@ use mainspring_core::Time;
 use parking_lot::Mutex;
 
 use super::files::{self, Hash, Head, LogFile};
-use super::{AuditError, AuditOptions, system_record};
+use super::{AuditError, AuditOptions, PRUNE_OPERATION, system_record};
 
 /// Bytes of records that are kept in memory while they cannot be written. Later records are dropped and counted.
 const MAX_UNWRITTEN_BYTES: usize = 1 << 20;
@@ -231,7 +231,7 @@ pub(super) fn prune(writer: &Mutex<Writer>, options: &AuditOptions, now: Time) -
             at_ms: now,
             about: vec![seq.to_string(), files::to_hex(&hash)],
             count: Some(next.first - file.first),
-            ..system_record("audit_prune")
+            ..system_record(PRUNE_OPERATION)
         };
         writer.lock().append(record, options.file_bytes);
         sync(writer, options, now);

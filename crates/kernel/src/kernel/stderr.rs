@@ -5,6 +5,7 @@ use mainspring_core::{Artifact, ArtifactRole, Attempt, AttemptId};
 use tokio::io::AsyncReadExt;
 
 use super::{Caller, Kernel};
+use crate::adapter::{STDERR_STREAM, STREAM_KEY};
 use crate::error::Error;
 use crate::store::ArtifactPage;
 
@@ -51,5 +52,5 @@ impl Kernel {
 fn is_stderr(artifact: &Artifact, attempt: &Attempt) -> bool {
     artifact.attempt == Some(attempt.id)
         && artifact.role == ArtifactRole::Log
-        && artifact.metadata.get("stream").is_some_and(|stream| stream == "stderr")
+        && artifact.metadata.get(STREAM_KEY).is_some_and(|stream| stream == STDERR_STREAM)
 }

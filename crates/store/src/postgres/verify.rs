@@ -6,7 +6,7 @@
 
 use std::fmt::Write as _;
 
-use mainspring_core::{MessageId, Run, RunId, RunStatus, SessionId};
+use mainspring_core::{Body, MessageId, Run, RunId, RunStatus, SessionId};
 use mainspring_kernel::store::StoreError;
 use serde::de::IgnoredAny;
 use serde_json::Value as Json;
@@ -266,7 +266,7 @@ fn json(text: &str) -> Option<Json> {
 /// The difference between a run and its last event with a status.
 fn end_problem(run: &Run, kind: &str, cursor: i64, payload: &str) -> Option<String> {
     let status = run.state.status();
-    if kind.strip_prefix("run.") != Some(status.name()) {
+    if Body::run_status_of(kind) != Some(status) {
         let status = status.name();
         return Some(format!("{} is {status}, but its last event is {kind} at {cursor}", run.id));
     }

@@ -284,8 +284,9 @@ impl Facts {
             return refuse("status of the session is not that of its last session.updated event");
         }
         for (id, run) in self.runs.iter().filter(|(_, run)| !run.is_merged) {
-            let status = run.status.name();
-            if let Some(last) = run.last_event.filter(|last| last.strip_prefix("run.") != Some(status)) {
+            let differs = |last: &&str| Body::run_status_of(last) != Some(run.status);
+            if let Some(last) = run.last_event.filter(differs) {
+                let status = run.status.name();
                 return refuse(format!("status of {id} is {status}, but its last event is {last}"));
             }
             if run.event_usage.is_some_and(|usage| usage != run.usage) {

@@ -260,7 +260,7 @@ impl PartialSession {
         let Envelope { event_id: id, pos, run_id: run, attempt_id: attempt, timestamp_ms: at } =
             Envelope::deserialize(&event).map_err(unfit)?;
         let body = match event["type"].as_str() {
-            Some("message.completed") => self.message_completed(&event["payload"]).await?,
+            Some(Body::MESSAGE_COMPLETED) => self.message_completed(&event["payload"]).await?,
             _ => Body::deserialize(&event).map_err(unfit)?,
         };
         if body.is_transient() {

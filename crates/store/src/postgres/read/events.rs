@@ -186,7 +186,7 @@ fn body(
     calls: &[OpenToolCall],
 ) -> Result<Body, String> {
     let Stored { event, message, kind, payload } = stored;
-    if let Some(id) = message.filter(|_| kind == "message.completed") {
+    if let Some(id) = message.filter(|_| kind == Body::MESSAGE_COMPLETED) {
         let missing = || format!("the completed message {id} is missing");
         let parsed: Value = serde_json::from_str(payload).map_err(|error| error.to_string())?;
         let parent = parsed["parentId"].as_str().map(str::parse).transpose();

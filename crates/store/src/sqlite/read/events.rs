@@ -307,7 +307,7 @@ impl<'a> EventReader<'a> {
         }
         event.body = match message {
             None => self.body(kind, payload)?,
-            Some(id) if kind == "message.completed" => {
+            Some(id) if kind == Body::MESSAGE_COMPLETED => {
                 Body::MessageCompleted { message: self.message(id)?, parent_id: parent_id(payload)? }
             }
             Some(id) => self.ended_tool(&event, kind, payload, id)?,
