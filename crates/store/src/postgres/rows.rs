@@ -369,6 +369,7 @@ pub(super) fn request_cells(request: &Request) -> Vec<Cell> {
         id(&request.fingerprint),
         text(&request.answer),
         number(request.at.0),
+        number(Request::RETENTION_MS.cast_signed()),
     ]
 }
 

@@ -340,13 +340,14 @@ const LINES: &str =
   ON CONFLICT (line) DO UPDATE SET parent_line = excluded.parent_line, parent_pos = excluded.parent_pos,
     end_pos = excluded.end_pos, abandoned = excluded.abandoned";
 
-/// A request is kept for a day. An older one with the same key is replaced.
+/// An expired request with the same key is replaced. `$7` is the retention in milliseconds, the same in each row.
 const REQUESTS: &str = "WITH written AS (
     INSERT INTO requests (owner_id, operation, key, fingerprint, answer, created_at)
-    SELECT * FROM unnest($1, $2, $3, $4, $5, $6)
+    SELECT u.owner_id, u.operation, u.key, u.fingerprint, u.answer, u.at
+    FROM unnest($1, $2, $3, $4, $5, $6) AS u(owner_id, operation, key, fingerprint, answer, at)
     ON CONFLICT (owner_id, operation, key) DO UPDATE SET
       fingerprint = excluded.fingerprint, answer = excluded.answer, created_at = excluded.created_at
-    WHERE requests.created_at < excluded.created_at - 86400000 RETURNING 1)
+    WHERE requests.created_at < excluded.created_at - ($7::bigint[])[1] RETURNING 1)
   SELECT expect_rows(count(*), cardinality($1), 'request') FROM written";
 
 /// A note for a session that is gone or deleted is dropped.
@@ -375,13 +376,11 @@ const EVENTS: &str = "INSERT INTO events (cursor, event_id, session_id, owner_id
 #[cfg(test)]
 mod tests {
     use mainspring_core::state::HISTORY_CHANGES;
-    use mainspring_kernel::store::Request;
 
     use super::*;
 
     #[test]
     fn the_statements_keep_what_the_contract_keeps() {
-        assert!(REQUESTS.contains(&format!("- {} RETURNING", Request::RETENTION_MS)));
         assert!(STATE_HISTORY_CUT.contains(&format!("OFFSET {HISTORY_CHANGES})")));
     }
 }
