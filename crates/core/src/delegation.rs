@@ -176,6 +176,10 @@ pub struct DelegationResult {
     pub verified_effects: Vec<DoneEffect>,
     /// Questions of the child that nobody answered.
     pub open_questions: Vec<String>,
+    /// True when events of the child run were pruned: `verifiedEffects` and `openQuestions` list only those of the events
+    /// that remain.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub events_pruned: bool,
     /// The child's failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Failure>,

@@ -563,6 +563,11 @@ impl Body {
         }
     }
 
+    /// True for the first event of a run. A retry queues the run again with a reason.
+    pub const fn is_run_accepted(&self) -> bool {
+        matches!(self, Self::RunQueued { retry_reason: None, .. })
+    }
+
     /// True for types that change the goals of a run: the `goal` types, and the type with which a retry queues the run.
     pub const fn changes_goals(&self) -> bool {
         matches!(

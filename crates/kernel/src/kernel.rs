@@ -78,6 +78,7 @@ mod processes;
 pub mod reach;
 mod repeats;
 mod requests;
+mod run_events;
 mod run_wait;
 mod runs;
 mod search;

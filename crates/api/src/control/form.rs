@@ -421,6 +421,8 @@ pub struct DelegationResultForm {
     pub artifacts: Vec<ArtifactForm>,
     pub verified_effects: Vec<DoneEffect>,
     pub open_questions: Vec<String>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub events_pruned: bool,
     pub usage: Usage,
 }
 
@@ -431,6 +433,7 @@ impl From<DelegationResult> for DelegationResultForm {
             artifacts: result.artifacts.into_iter().map(ArtifactForm::from).collect(),
             verified_effects: result.verified_effects,
             open_questions: result.open_questions,
+            events_pruned: result.events_pruned,
             usage: result.usage,
         }
     }

@@ -43,3 +43,31 @@ async fn delegated_work_is_made_once_and_returns_its_result() {
         assert_eq!((status, &problem["code"]), (StatusCode::BAD_REQUEST, &json!("invalid_request")), "{bad}");
     }
 }
+
+#[tokio::test]
+async fn a_delegation_keeps_its_result_when_the_events_of_its_child_are_pruned() {
+    let server = Server::start().await;
+    let parent = server.prompt("parent", "say here; hang").await;
+    let path = format!("/v1/runs/{}/delegations", parent["runId"].as_str().unwrap());
+    let work = json!({"mode": "spawn", "objective": "tool add {\"a\":1,\"b\":2}; say found it"});
+    let (_, made) = server.post(&path, work).await;
+    let mut stream = server.stream("/v1/sessions/parent/events", Some("0.0")).await;
+    stream.next_of("delegation.completed").await;
+    let view = format!("/v1/delegations/{}", made["delegation"]["delegationId"].as_str().unwrap());
+    let (_, before) = server.get(&view).await;
+    assert_eq!(before["outcome"]["verifiedEffects"].as_array().map(Vec::len), Some(1), "{before}");
+    assert_eq!(before["outcome"].get("eventsPruned"), None);
+
+    let child = format!("/v1/sessions/{}", before["childSessionId"].as_str().unwrap());
+    let (_, page) = server.get(&format!("{child}/events?limit=500")).await;
+    let last = page["items"].as_array().unwrap().last().unwrap();
+    let until = json!({"before": format!("{}.{}", last["cursor"], last["pos"])});
+    let (status, problem) = server.post(&format!("{child}/compact"), until).await;
+    assert_eq!(status, StatusCode::OK, "{problem}");
+    let (status, after) = server.get(&view).await;
+    assert_eq!(status, StatusCode::OK, "{after}");
+    let mut expected = before;
+    expected["outcome"]["verifiedEffects"] = json!([]);
+    expected["outcome"]["eventsPruned"] = json!(true);
+    assert_eq!(after, expected);
+}

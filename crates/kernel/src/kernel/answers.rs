@@ -2,7 +2,7 @@
 
 use mainspring_core::wait::is_recorded;
 use mainspring_core::{
-    Answer, Body, ClientResult, Cursor, Event, FirstAnswer, Refusal, Run, RunId, SessionId, WaitId,
+    Answer, Body, ClientResult, Event, FirstAnswer, Refusal, Run, RunId, SessionId, WaitId,
 };
 
 use super::runs::{check_size, json_size};
@@ -10,7 +10,6 @@ use super::{Caller, Kernel, Shared};
 use crate::actor::Command;
 use crate::adapter::EarlierCalls;
 use crate::error::Error;
-use crate::store::{StoreError, all_readable};
 
 impl Kernel {
     /// Answers a waiting run. Sending the same tool results again changes nothing, even after the run has continued.
@@ -82,36 +81,19 @@ impl Shared {
         wait: WaitId,
         refusal: Refusal,
     ) -> Result<Refusal, Error> {
-        let mut after = Cursor::START;
-        loop {
-            let page = match self.store.events_after(session, Some(run), after, 500).await {
-                Err(StoreError::Pruned(floor)) if floor.cursor > after => {
-                    after = floor.cursor;
-                    continue;
-                }
-                page => all_readable(page?)?,
-            };
-            let Some(last) = page.last() else { return Ok(refusal) };
-            after = last.cursor;
+        let mut events = self.run_events(session, run);
+        while let Some(page) = events.next_page().await? {
             if let Some(first) = page.into_iter().find_map(|event| first_answer(event, wait)) {
                 return Ok(Refusal::Answered { wait, first: Some(Box::new(first)) });
             }
         }
+        Ok(refusal)
     }
 
     /// Reads from the events of a run which tool calls were begun and which results the caller gave. Skips pruned events.
     pub(crate) async fn earlier_calls(&self, session: SessionId, run: RunId) -> Result<EarlierCalls, Error> {
-        let (mut earlier, mut after) = (EarlierCalls::default(), Cursor::START);
-        loop {
-            let page = match self.store.events_after(session, Some(run), after, 500).await {
-                Err(StoreError::Pruned(floor)) if floor.cursor > after => {
-                    after = floor.cursor;
-                    continue;
-                }
-                page => all_readable(page?)?,
-            };
-            let Some(last) = page.last() else { return Ok(earlier) };
-            after = last.cursor;
+        let (mut earlier, mut events) = (EarlierCalls::default(), self.run_events(session, run));
+        while let Some(page) = events.next_page().await? {
             for event in page {
                 match event.body {
                     Body::ToolStarted { tool_use_id, .. } => drop(earlier.begun.insert(tool_use_id)),
@@ -122,6 +104,7 @@ impl Shared {
                 }
             }
         }
+        Ok(earlier)
     }
 }
 

@@ -5,13 +5,12 @@ use std::collections::BTreeMap;
 use mainspring_api::{MemberCall, MemberTotal, RouteDecision, RunRoute};
 use mainspring_core::network::BadNetwork;
 use mainspring_core::{
-    AgentDefinition, AgentName, Body, Cursor, Delegation, Route, Run, RunId, SessionId, StateEntry, Step,
-    Time, Usage,
+    AgentDefinition, AgentName, Body, Delegation, Route, Run, RunId, SessionId, StateEntry, Step, Time, Usage,
 };
 
 use super::{Caller, Kernel, Shared};
 use crate::error::Error;
-use crate::store::{DelegationsOf, SessionRef, StateAt, StoreError, all_readable};
+use crate::store::{DelegationsOf, SessionRef, StateAt};
 
 /// The number of state keys that are read at a time.
 const STATE_PAGE: usize = 500;
@@ -130,22 +129,14 @@ fn totals(decisions: &[RouteDecision]) -> Vec<MemberTotal> {
 impl Shared {
     /// Reads the decisions of a network's router from the events of its run, in order. Skips pruned events.
     pub(crate) async fn routes(&self, session: SessionId, run: RunId) -> Result<Vec<(Time, Route)>, Error> {
-        let (mut routes, mut after) = (vec![], Cursor::START);
-        loop {
-            let page = match self.store.events_after(session, Some(run), after, 500).await {
-                Err(StoreError::Pruned(floor)) if floor.cursor > after => {
-                    after = floor.cursor;
-                    continue;
-                }
-                page => all_readable(page?)?,
-            };
-            let Some(last) = page.last() else { return Ok(routes) };
-            after = last.cursor;
+        let (mut routes, mut events) = (vec![], self.run_events(session, run));
+        while let Some(page) = events.next_page().await? {
             routes.extend(page.into_iter().filter_map(|event| match event.body {
                 Body::RunRouted { route } => Some((event.at, *route)),
                 _ => None,
             }));
         }
+        Ok(routes)
     }
 
     /// Reads the whole state of a run.

@@ -1,19 +1,17 @@
 //! The result of a delegation, built from the child's run, messages, artifacts and events.
 
 use mainspring_core::{
-    Approval, Artifact, ArtifactRole, Body, Cursor, Delegation, DelegationResult, DoneEffect, Run, WaitId,
+    Approval, Artifact, ArtifactRole, Body, Delegation, DelegationResult, DoneEffect, Run, WaitId,
 };
 
 use super::Shared;
 use crate::error::Error;
-use crate::store::{ArtifactPage, StoreError, all_readable};
+use crate::store::ArtifactPage;
 
 /// Characters of the child's last message that a result holds. The rest is in the child's session.
 const SUMMARY_CHARS: usize = 8_000;
 /// Tool calls, questions and artifacts that a result lists.
 const LISTED: usize = 100;
-/// Events that are read at once.
-const PAGE: usize = 500;
 
 impl Shared {
     /// Builds the result of a settled delegation; `None` if the child run was deleted.
@@ -38,6 +36,7 @@ impl Shared {
             artifacts: self.store.artifact_page(&page).await?.intact()?,
             verified_effects: work.completed,
             open_questions: work.questions.into_iter().map(|(_, question)| question).collect(),
+            events_pruned: work.is_pruned,
             error: run.state.error().cloned(),
             usage: run.usage,
         }))
@@ -67,19 +66,15 @@ impl Shared {
 
     /// Collects the effects and open questions of `run` from its events. Events that were pruned are left out.
     async fn work_of(&self, run: &Run) -> Result<Work, Error> {
-        let (mut work, mut after) = (Work::default(), Cursor::START);
-        loop {
-            match self.store.events_after(run.session, Some(run.id), after, PAGE).await {
-                Ok(events) => {
-                    let Some(last) = events.last() else { return Ok(work) };
-                    after = last.cursor;
-                    all_readable(events)?.into_iter().for_each(|event| work.add(event.body));
-                }
-                // The floor lies after `after`, so this ends.
-                Err(StoreError::Pruned(floor)) => after = floor.cursor,
-                Err(error) => return Err(error.into()),
-            }
+        let (mut work, mut events) = (Work::default(), self.run_events(run.session, run.id));
+        let mut has_first = false;
+        while let Some(page) = events.next_page().await? {
+            has_first |= page.iter().any(|event| event.body.is_run_accepted());
+            page.into_iter().for_each(|event| work.add(event.body));
         }
+        // Events of the session that were pruned belong to earlier runs if the first event of this run remains.
+        work.is_pruned = events.has_skipped() && !has_first;
+        Ok(work)
     }
 }
 
@@ -89,6 +84,8 @@ struct Work {
     completed: Vec<DoneEffect>,
     /// Questions without an answer.
     questions: Vec<(WaitId, String)>,
+    /// True if events of the run were pruned.
+    is_pruned: bool,
 }
 
 impl Work {

@@ -46,14 +46,24 @@ async fn a_compacted_child_still_has_its_result() {
         let events =
             world.kernel.session_events(&world.me, &session, Cursor::START, Some(500)).await.unwrap();
         let second = events.iter().rfind(|event| matches!(event.body, Body::ToolCompleted { .. })).unwrap();
-        for (before, effects) in [(second.cursor, 1), (events.last().unwrap().cursor, 0)] {
+        let first = events.iter().find(|event| event.body.is_run_accepted()).unwrap();
+        assert!(first.cursor > events[0].cursor, "an event of the session is pruned first");
+        let last = events.last().unwrap();
+        for (before, effects, pruned) in
+            [(first.cursor, 2, false), (second.cursor, 1, true), (last.cursor, 0, true)]
+        {
             with_timeout(world.kernel.session_compact(&world.me, &session, before)).await.unwrap();
             let (settled, result) =
                 world.kernel.delegation_get(&world.me, child.delegation.id).await.unwrap();
             let result = result.unwrap();
             assert_eq!((settled.status, result.status), (DelegationStatus::Succeeded, RunStatus::Succeeded));
             assert_eq!((result.summary.as_str(), result.usage.input_tokens), ("there are 3", 7));
-            assert_eq!(result.verified_effects.len(), effects, "{}", world.disk.name);
+            assert_eq!(
+                (result.verified_effects.len(), result.events_pruned),
+                (effects, pruned),
+                "{}",
+                world.disk.name
+            );
             assert_eq!(
                 with_timeout(execution.handle.settled(child.delegation.id)).await.unwrap().1,
                 Some(result)
