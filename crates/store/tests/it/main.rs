@@ -22,6 +22,7 @@ mod goals;
 mod grants;
 mod homes;
 mod ids;
+mod inbox;
 mod keys;
 mod large;
 mod lease;

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use mainspring_core::*;
-use mainspring_kernel::store::{InboxItem, NewEvent, Note, Row, Store, StoreError};
+use mainspring_kernel::store::{NewEvent, Row, Store, StoreError};
 use mainspring_store::{Durability, Fault, SCHEMA_VERSION, SqliteOptions, SqliteStore};
 use rusqlite::{Connection, OpenFlags};
 
@@ -295,34 +295,6 @@ async fn an_inconsistent_row_is_reported_as_corrupt() {
     let store = sqlite_open(folder.path());
     let error = store.run_get(run_id(1)).await.unwrap_err();
     assert!(matches!(&error, StoreError::Corrupt(text) if text.contains("failed run")), "{error:?}");
-}
-
-/// A note is never dropped because it cannot be read.
-#[tokio::test]
-async fn an_unreadable_note_is_corrupt_and_stays() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = sqlite_open(folder.path());
-    let from = create_session(&store, 1).await;
-    create_session(&store, 2).await;
-    let item = InboxItem { id: event_id(1), at: NOW, note: Note::Cancel { run: run_id(1) } };
-    commit(&store, from, vec![Row::Inbox(session_id(2), item.clone())], vec![]).await.unwrap();
-    store.close();
-    let rewrite = |note: &str| {
-        let connection = Connection::open(folder.path().join("test.sqlite3")).unwrap();
-        assert_eq!(connection.execute("UPDATE inbox SET item = ?1", [note]).unwrap(), 1);
-    };
-    for unreadable in ["nonsense", "{}", r#"{"note": "hologram"}"#, r#"{"note": "cancel"}"#] {
-        rewrite(unreadable);
-        let store = sqlite_open(folder.path());
-        assert_eq!(store.unfinished().await.unwrap().live, [session_id(2)], "{unreadable}");
-        let error = store.inbox(session_id(2)).await.unwrap_err();
-        assert!(matches!(error, StoreError::Corrupt(_)), "{unreadable}: {error:?}");
-        let error = store.session_load(session_id(2)).await.unwrap_err();
-        assert!(matches!(error, StoreError::Corrupt(_)), "{unreadable}: {error:?}");
-        store.close();
-    }
-    rewrite(&format!(r#"{{"note": "cancel", "run": "{}"}}"#, run_id(1)));
-    assert_eq!(sqlite_open(folder.path()).inbox(session_id(2)).await.unwrap(), [item]);
 }
 
 #[tokio::test]
