@@ -83,7 +83,12 @@ impl Link {
     /// follow.
     pub(crate) async fn renewed(&self, no: u64) -> bool {
         let mut now = self.now.clone();
-        if now.borrow().no == no && (!now.borrow().renews || self.lost.send(no).is_err()) {
+        // Read once: a second lock beside this one could wait for a writer that waits for this one.
+        let (current, renews) = {
+            let server = now.borrow();
+            (server.no, server.renews)
+        };
+        if current == no && (!renews || self.lost.send(no).is_err()) {
             return false;
         }
         now.wait_for(|server| server.no > no || !server.renews).await.is_ok_and(|server| server.no > no)

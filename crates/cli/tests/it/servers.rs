@@ -15,10 +15,11 @@ use std::time::Duration;
 
 use mainspring_kernel::boot_time::boot_time_ms;
 use mainspring_test_support::{EventStream, tls_file};
-use reqwest::{Client, Method, RequestBuilder, StatusCode};
+use reqwest::{Client, Method, RequestBuilder, Response, StatusCode};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use crate::kill::example;
 use crate::postgres_cluster::{database, psql};
@@ -35,6 +36,8 @@ use spread::until;
 
 /// How long a test may take; sooner than the test runner ends it.
 const HANG_TIMEOUT: Duration = Duration::from_secs(110);
+/// How long a server may take until its response begins.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 /// The lease of the servers.
 const LEASE_MS: &str = "4000";
 
@@ -119,14 +122,16 @@ impl Servers {
         );
         fs::write(folder.path().join("config.toml"), config).unwrap();
         let (database, ports, children) = (database(), free_ports(count), Processes::default());
+        let builder = Client::builder();
         let client = match is_tls {
             true => {
                 let ca = fs::read(tls_file("ca.pem")).unwrap();
                 let roots = reqwest::Certificate::from_pem_bundle(&ca).unwrap();
-                Client::builder().tls_certs_only(roots).build().unwrap()
+                builder.tls_certs_only(roots)
             }
-            false => Client::new(),
+            false => builder,
         };
+        let client = client.build().unwrap();
         let watchdog = Watchdog::start(folder.path(), &database);
         Self {
             folder,
@@ -174,8 +179,8 @@ impl Servers {
     /// Waits until the server answers through the active one.
     async fn ready(&mut self, n: usize) {
         loop {
-            let answer = self.client.get(self.url(n, "/ready")).send().await;
-            if answer.is_ok_and(|answer| answer.status().is_success()) {
+            let answer = send_once(self.client.get(self.url(n, "/ready"))).await;
+            if answer.is_some_and(|answer| answer.status().is_success()) {
                 return;
             }
             let ended = self.children.get_mut(&n).unwrap().try_wait().unwrap();
@@ -293,9 +298,15 @@ impl Watchdog {
     }
 }
 
+/// Sends a request. None if the server does not answer: hyper may lose a request that is sent at the moment at which a
+/// server that ends closes the connection (https://github.com/hyperium/hyper/issues/2312).
+async fn send_once(request: RequestBuilder) -> Option<Response> {
+    timeout(ANSWER_TIMEOUT, request.send()).await.ok()?.ok()
+}
+
 /// Sends a request. None if the server is not reachable, or asks to try again.
 async fn send(request: RequestBuilder) -> Option<Value> {
-    let answer = request.send().await.ok()?;
+    let answer = send_once(request).await?;
     let status = answer.status();
     let text = answer.text().await.ok()?;
     match status {

@@ -30,8 +30,10 @@ fn lines_of_four_clients_with_two_hundred_queries_each_are_never_mixed() {
 }
 
 #[test]
-fn no_query_is_lost_when_the_server_closes_idle_connections_at_once() {
-    answer_queries(HttpLimits { header_ms: 3, ..HttpLimits::default() });
+fn no_query_is_lost_when_the_server_closes_idle_connections_soon() {
+    // Not sooner: hyper loses a request that is sent at the very moment at which the server closes the connection, in one of
+    // some ten thousand cases (https://github.com/hyperium/hyper/issues/2312).
+    answer_queries(HttpLimits { header_ms: 50, ..HttpLimits::default() });
 }
 
 /// Checks the lines of four clients whose queries are interrupted at random.
@@ -90,7 +92,7 @@ impl Drop for ShownOnPanic {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let runs = self.0.runs();
-            let unfinished: Vec<_> = runs.iter().filter(|run| !run.state.status().is_settled()).collect();
+            let unfinished: Vec<_> = runs.iter().filter(|run| !run.state.status().is_ended()).collect();
             eprintln!("{} runs, unfinished: {unfinished:#?}", runs.len());
         }
     }

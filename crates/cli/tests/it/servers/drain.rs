@@ -79,7 +79,7 @@ impl Reader {
                 continue;
             }
             let request = request.header("accept", "text/event-stream");
-            let Ok(answer) = request.send().await else { continue };
+            let Some(answer) = send_once(request).await else { continue };
             if !answer.status().is_success() {
                 assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE, "{:?}", answer.text().await);
                 continue;
