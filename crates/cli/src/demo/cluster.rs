@@ -1,4 +1,4 @@
-//! The cluster of the demo: three servers on a PostgreSQL that is started for it, and one of them is killed.
+//! The cluster of the demo: three servers on a temporary PostgreSQL database. One of the servers is killed.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -22,7 +22,7 @@ mod postgres;
 
 /// The names of the servers.
 const NAMES: [&str; 3] = ["a", "b", "c"];
-/// A short lease, so that nobody waits long for a takeover.
+/// A short lease, so that a takeover is quick.
 const LEASE_MS: u64 = 2_000;
 /// Short prompts that are acknowledged before the kill.
 const SHORT_PROMPTS: usize = 5;
@@ -30,7 +30,9 @@ const SHORT_PROMPTS: usize = 5;
 const LONG_PROMPT: &str = "stream 60 every 50ms tick; say the answer is complete";
 /// Time between two polls of a server.
 const POLL_MS: u64 = 20;
-/// The longest that the demo waits for anything.
+/// The configuration file of the servers.
+const CONFIG: &str = "demo.toml";
+/// The longest wait of the demo.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A server of the demo.
@@ -75,14 +77,14 @@ impl DemoRunner<'_> {
         cluster.wait_run(&client, long.id, |run| run.attempts > 0).await?;
         self.print_line(&format!("  accepted through {}: a run of 3 s", NAMES[other]))?;
 
-        let (gone, name) = (boot_time_ms(), NAMES[killed]);
+        let (killed_at_ms, name) = (boot_time_ms(), NAMES[killed]);
         self.print_title(&format!("kill -9 of server {name}, the active one"))?;
         cluster.servers[killed].child.kill().await?;
         cluster.wait_ready(&client).await?;
-        let took = format_duration(boot_time_ms() - gone);
+        let took = format_duration(boot_time_ms() - killed_at_ms);
         self.print_line(&format!("  another server answers after {took} (lease {LEASE_MS} ms and a fifth)"))?;
         let run = cluster.wait_run(&client, long.id, |run| run.state.status().is_ended()).await?;
-        let took = format_duration(boot_time_ms() - gone);
+        let took = format_duration(boot_time_ms() - killed_at_ms);
         let (status, attempts) = (run.state.status(), run.attempts);
         self.print_line(&format!(
             "  its run is {} in attempt {attempts}, {took} after the kill",
@@ -142,6 +144,8 @@ impl DemoCluster {
         let postgres = Postgres::start().await?;
         let folder = tempfile::tempdir()?;
         std::fs::write(folder.path().join("secret"), "the secret of a demo, which nobody else reaches")?;
+        // Written once, before any server reads it.
+        std::fs::write(folder.path().join(CONFIG), "on_orphan = \"retry\"\n")?;
         // Free ports, held together so that they differ.
         let held = NAMES.iter().map(|_| TcpListener::bind("127.0.0.1:0")).collect::<Result<Vec<_>, _>>()?;
         let ports =
@@ -162,12 +166,10 @@ impl DemoCluster {
     fn spawn(&self, name: &str, port: u16) -> Result<Child, CliError> {
         let folder = self.folder.path();
         let address = format!("127.0.0.1:{port}");
-        let config = folder.join("demo.toml");
-        std::fs::write(&config, "on_orphan = \"retry\"\n")?;
         let log = File::create(folder.join(format!("{name}.log")))?;
         let mut command = Command::new(std::env::current_exe()?);
         command.env_clear().env("HOME", folder).envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
-        command.env("MAINSPRING_STATE_DIR", folder.join(name)).env("MAINSPRING_CONFIG", config);
+        command.env("MAINSPRING_STATE_DIR", folder.join(name)).env("MAINSPRING_CONFIG", folder.join(CONFIG));
         command.env("MAINSPRING_STORE", self.postgres.url()).env("MAINSPRING_LISTEN", &address);
         command.env("MAINSPRING_CLUSTER_ADDRESS", format!("http://{address}"));
         command.env("MAINSPRING_CLUSTER_NAME", name);

@@ -1,4 +1,4 @@
-//! A PostgreSQL in a temporary folder, which ends with this process.
+//! A PostgreSQL database in a temporary folder. It is stopped and removed when this process ends.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -9,7 +9,8 @@ use tokio::process::{Child, Command};
 
 use crate::error::CliError;
 
-/// Starts a database, prints its folder, and removes it when its input ends: with this process, however that ends.
+/// Starts a database, prints its folder, and removes it when the script's input is closed: when this process ends, even
+/// if it is killed.
 const SCRIPT: &str = r#"
 set -e
 trap '' INT TERM HUP
@@ -22,7 +23,7 @@ read -r _ || true
 "$1/pg_ctl" -D "$folder/data" -m fast stop >/dev/null
 "#;
 
-/// Where Debian and Ubuntu install the versions of PostgreSQL.
+/// The folder in which Debian and Ubuntu install the versions of PostgreSQL.
 const VERSIONS: &str = "/usr/lib/postgresql";
 
 pub(super) struct Postgres {
@@ -32,7 +33,7 @@ pub(super) struct Postgres {
 }
 
 impl Postgres {
-    /// Starts the newest PostgreSQL that is installed, as another user than root.
+    /// Starts the newest installed PostgreSQL, never as root.
     pub(super) async fn start() -> Result<Self, CliError> {
         let bin = find().ok_or_else(|| {
             CliError::not_found(
@@ -81,7 +82,7 @@ impl Postgres {
     }
 }
 
-/// The folder of the programs of the newest version.
+/// Finds the folder of the newest version's programs.
 fn find() -> Option<PathBuf> {
     let has_programs = |bin: &Path| bin.join("initdb").is_file() && bin.join("pg_ctl").is_file();
     let number = |path: &Path| path.file_name()?.to_str()?.parse::<u32>().ok();
@@ -94,7 +95,7 @@ fn find() -> Option<PathBuf> {
     newest.map(|version| version.join("bin")).or_else(in_path)
 }
 
-/// A shell of a user that may run PostgreSQL, which refuses to run as root.
+/// Builds the command of a shell that does not run as root, because PostgreSQL refuses to run as root.
 fn shell() -> Command {
     let is_root = std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0);
     if !is_root {
@@ -102,7 +103,8 @@ fn shell() -> Command {
     }
     let mut command = Command::new("setpriv");
     command.args(["--reuid=postgres", "--regid=postgres", "--clear-groups"]);
-    // A closed root folder, as a chroot may have, lets other users run nothing.
+    // If the root folder is closed to other users, as in some chroots, they can run a program only with this
+    // capability.
     if std::fs::metadata("/").is_ok_and(|root| root.permissions().mode() & 1 == 0) {
         command.args(["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]);
         command.arg("--securebits=+no_setuid_fixup");
