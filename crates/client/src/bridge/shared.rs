@@ -1,8 +1,8 @@
 //! State shared by the handles and the supervisor of the process.
 //!
-//! Every request stays here until it is answered, so that it can be sent again to the next process: hints first, then
-//! queries in their order, then interrupts. A line is sent under the same lock as its record is made, so each process
-//! gets each request exactly once.
+//! Logins, queries and interrupts stay here until they are answered, and are sent again to the next process in this
+//! order, after the token and the hints: warmups, which announce settings of later queries. A request is recorded and
+//! sent under one lock, so each process gets it exactly once.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,7 +29,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Encodes an announcement of the settings of later queries.
+/// Encodes a hint.
 fn warmup_line(owner: Option<&str>, warmup: &Warmup) -> Vec<u8> {
     let line = RequestLine { owner_id: owner.map(str::to_owned), ..Request::Warmup(warmup.clone()).into() };
     line.encode()
@@ -88,7 +88,7 @@ struct PendingInterrupt {
 impl RequestState {
     fn send(&self, line: &[u8]) {
         if let Some(stdin) = &self.stdin {
-            // If the process died, the next one gets the line from the records.
+            // Fails if the process has died: the next one gets every recorded request.
             let _ = stdin.send(line.to_vec());
         }
     }
@@ -196,7 +196,7 @@ impl Shared {
         }
     }
 
-    /// Invalidates the binding of a session key, and forgets its hints.
+    /// Invalidates the binding of a session key, and forgets its hints. A hint that names no session stays.
     pub(super) fn invalidate(&self, owner: Option<&str>, key: &str, line: Vec<u8>) {
         let mut state = lock(&self.state);
         for (hint_owner, hint) in &mut state.hints {
@@ -204,7 +204,7 @@ impl Shared {
                 hint.sessions.iter_mut().for_each(|sessions| sessions.retain(|session| session.key != key));
             }
         }
-        state.hints.retain(|(_, hint)| hint.sessions.as_ref().is_some_and(|sessions| !sessions.is_empty()));
+        state.hints.retain(|(_, hint)| hint.sessions.as_ref().is_none_or(|sessions| !sessions.is_empty()));
         match &state.stdin {
             Some(_) => state.send(&line),
             None => state.unsent.push(line),
@@ -291,11 +291,36 @@ impl Shared {
         }
     }
 
-    /// Returns the error of a request, other than a query, that gets no answer.
+    /// Returns the error of a login or an interrupt that gets no answer.
     pub(super) fn unanswered_error(&self) -> BridgeError {
         match lock(&self.state).stopped {
             true => BridgeError::Stopped,
             false => BridgeError::Lost { reason: self.health.borrow().reason.clone().unwrap_or_default() },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mainspring_api::jsonl::WarmupSession;
+
+    use super::*;
+
+    #[test]
+    fn an_invalidation_forgets_the_hints_of_its_session_and_no_others() {
+        let shared = Shared::new(Launch::new("mainspring", "state"));
+        let of_folder = Warmup { cwd: Some("/src".into()), ..Warmup::default() };
+        let of_session = |key: &str| {
+            let session = WarmupSession { key: key.into(), ..WarmupSession::default() };
+            Warmup { sessions: Some(vec![session]), ..Warmup::default() }
+        };
+        for (owner, hint) in
+            [(None, of_folder.clone()), (None, of_session("a")), (Some("ada"), of_session("a"))]
+        {
+            shared.send_warmup(owner, hint);
+        }
+        shared.invalidate(None, "a", vec![]);
+        let left: Vec<_> = lock(&shared.state).hints.iter().cloned().collect();
+        assert_eq!(left, [(None, of_folder), (Some("ada".into()), of_session("a"))]);
     }
 }
