@@ -2,7 +2,9 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use mainspring_kernel::store::StoreError;
 use rusqlite::{Connection, ErrorCode, InterruptHandle};
@@ -11,9 +13,14 @@ use tokio::sync::oneshot;
 use super::writer::{Job, Shared};
 use super::{check, error};
 
+/// Time before the check begins. The check reads the whole file, which would slow down the start of the process.
+const DELAY: Duration = Duration::from_millis(300);
+
 /// The thread of the check. Dropping it ends an unfinished check, which the next start repeats.
 pub(super) struct Checker {
     interrupt: InterruptHandle,
+    /// Dropped to end the delay. Never sends.
+    delay: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -23,9 +30,19 @@ impl Checker {
         let interrupt = connection.get_interrupt_handle();
         let path = path.display().to_string();
         let thread = std::thread::Builder::new().name("store-check".into());
-        let thread = thread.spawn(move || run(&connection, &path, &shared))?;
-        Ok(Self { interrupt, thread: Some(thread) })
+        let (delay, delayed) = mpsc::channel();
+        let thread = thread.spawn(move || {
+            if is_due(&delayed) {
+                run(&connection, &path, &shared);
+            }
+        })?;
+        Ok(Self { interrupt, delay: Some(delay), thread: Some(thread) })
     }
+}
+
+/// Waits for the delay. False if the store was closed meanwhile.
+fn is_due(delayed: &Receiver<()>) -> bool {
+    delayed.recv_timeout(DELAY) == Err(RecvTimeoutError::Timeout)
 }
 
 fn run(connection: &Connection, path: &str, shared: &Shared) {
@@ -49,6 +66,7 @@ fn run(connection: &Connection, path: &str, shared: &Shared) {
 impl Drop for Checker {
     fn drop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
+        drop(self.delay.take());
         // The interrupt has no effect before the check has begun.
         while !thread.is_finished() {
             self.interrupt.interrupt();

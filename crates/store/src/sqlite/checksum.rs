@@ -160,7 +160,7 @@ pub(super) const ARTIFACT: Layout = Layout {
 pub(super) struct Mismatch {
     kind: &'static str,
     id: Option<String>,
-    /// The id, described.
+    /// The description of the id.
     name: String,
 }
 
@@ -275,7 +275,7 @@ fn value_ref<'a>(output: &'a ToSqlOutput<'a>) -> Result<ValueRef<'a>> {
     match output {
         ToSqlOutput::Borrowed(value) => Ok(*value),
         ToSqlOutput::Owned(value) => Ok(value.into()),
-        // The values of other features of rusqlite, which is built without them.
+        // Other values need features that rusqlite is built without.
         other => Err(Error::ToSqlConversionFailure(format!("{other:?} has no checksum").into())),
     }
 }
@@ -304,7 +304,7 @@ impl<'a> RowSum<'a> {
         }
     }
 
-    /// Ends the sum. Takes no `self`: moving it costs as much as a short sum.
+    /// Ends the sum. Borrows the sum, because moving it costs as much as a short sum.
     fn end(&mut self) -> i64 {
         let apart = if self.layout.apart.is_empty() { 0 } else { self.apart.end() };
         self.rest.end() ^ apart
@@ -327,40 +327,52 @@ impl<const PENDING: usize> Sum<PENDING> {
     #[inline]
     fn add(&mut self, value: ValueRef<'_>) {
         match value {
-            ValueRef::Null => self.push(&[0]),
+            ValueRef::Null => self.push([0]),
             ValueRef::Integer(number) => self.push_number(1, number.to_le_bytes()),
             ValueRef::Real(number) => self.push_number(2, number.to_le_bytes()),
             ValueRef::Text(text) => self.add_bytes(3, text),
-            ValueRef::Blob(bytes) => self.add_bytes(4, bytes),
+            ValueRef::Blob(bytes) => match <[u8; 16]>::try_from(bytes) {
+                Ok(id) => {
+                    self.push_number(4, 16_u64.to_le_bytes());
+                    self.push(id);
+                }
+                Err(_) => self.add_bytes(4, bytes),
+            },
         }
     }
 
     #[inline]
     fn push_number(&mut self, kind: u8, number: [u8; 8]) {
         let [a, b, c, d, e, f, g, h] = number;
-        self.push(&[kind, a, b, c, d, e, f, g, h]);
-    }
-
-    fn add_bytes(&mut self, kind: u8, bytes: &[u8]) {
-        self.push_number(kind, (bytes.len() as u64).to_le_bytes());
-        if self.len + bytes.len() > PENDING {
-            self.flush();
-        }
-        if bytes.len() > PENDING {
-            self.hasher.update(bytes);
-            return;
-        }
-        self.pending[self.len..self.len + bytes.len()].copy_from_slice(bytes);
-        self.len += bytes.len();
+        self.push([kind, a, b, c, d, e, f, g, h]);
     }
 
     #[inline]
-    fn push(&mut self, bytes: &[u8]) {
-        if self.len + bytes.len() > PENDING {
+    fn add_bytes(&mut self, kind: u8, bytes: &[u8]) {
+        self.push_number(kind, (bytes.len() as u64).to_le_bytes());
+        if bytes.len() > PENDING - self.len {
             self.flush();
         }
-        self.pending[self.len..self.len + bytes.len()].copy_from_slice(bytes);
-        self.len += bytes.len();
+        match self.pending[self.len..].get_mut(..bytes.len()) {
+            Some(pending) => {
+                pending.copy_from_slice(bytes);
+                self.len += bytes.len();
+            }
+            None => self.hasher.update(bytes),
+        }
+    }
+
+    // The length is known when this is compiled, so that copying takes few instructions and no call.
+    #[inline]
+    fn push<const LEN: usize>(&mut self, bytes: [u8; LEN]) {
+        const { assert!(LEN <= PENDING) };
+        if LEN > PENDING - self.len {
+            self.flush();
+        }
+        if let Some(pending) = self.pending[self.len..].first_chunk_mut() {
+            *pending = bytes;
+            self.len += LEN;
+        }
     }
 
     fn flush(&mut self) {
@@ -417,7 +429,8 @@ pub(super) fn verify(connection: &Connection) -> Result<ChecksumReport> {
     Ok(report)
 }
 
-/// Returns the key of each row of `sql` that does not match a checksum of its parts: the columns after them.
+/// Returns the key of each row of `sql` that does not match a checksum of its parts. The key is in the columns after the
+/// parts.
 pub(super) fn damaged(connection: &Connection, sql: &str, parts: &[&Layout]) -> Result<Vec<Vec<Value>>> {
     let mut statement = connection.prepare(sql)?;
     let (key, end) = (key_column(parts), statement.column_count());

@@ -230,7 +230,7 @@ impl<'row> Columns<'row> {
 
     pub(super) fn failure(&mut self) -> Result<Option<Failure>> {
         let (code, message) = (self.get::<Option<String>>()?, self.get::<Option<String>>()?);
-        Ok(code.zip(message).map(|(code, message)| Failure { code, message }))
+        Ok(code.zip(message).map(|(code, message)| Failure::new(code, message)))
     }
 
     pub(super) fn usage(&mut self) -> Result<Usage> {

@@ -114,8 +114,8 @@ pub(super) fn open_writer(path: &Path, options: &SqliteOptions, now: Time) -> Re
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut connection = Connection::open_with_flags(path, flags).map_err(fail)?;
     connection.execute_batch("PRAGMA busy_timeout = 5000").map_err(fail)?;
-    // The tables are read by the connection that will write: another one would parse the schema once more. Closing it
-    // merges nothing, since there is no WAL.
+    // Checked on the write connection: another connection would parse the schema once more. If the check fails, closing
+    // the connection changes nothing, since the WAL has no transaction.
     if matches!(found, Some(Wal::Absent | Wal::Empty)) {
         check_tables(path, &connection)?;
     }
@@ -133,8 +133,8 @@ pub(super) fn open_writer(path: &Path, options: &SqliteOptions, now: Time) -> Re
     Ok(Opened { connection, check_due })
 }
 
-/// Runs a change of the schema or of page numbers without a WAL: after such a change in a WAL, its token could not be
-/// compared with that of the database. No other connection may be open.
+/// Runs a change of the schema or of page numbers without a WAL: the token of a WAL that contains such a change could
+/// not be compared with the token of the database. No other connection may be open.
 pub(super) fn without_wal<T>(
     connection: &mut Connection,
     change: impl FnOnce(&mut Connection) -> rusqlite::Result<T>,
@@ -295,7 +295,7 @@ pub(super) fn check_schema(path: &Path, found: u32) -> Result<(), OpenError> {
     }
 }
 
-/// Reads the schema from the header of a database file, which may be newer than that of its tables if a transaction was
+/// Reads the schema version from the header of a database file. It may be newer than the tables if a transaction was
 /// interrupted.
 pub(super) fn schema_in_header(path: &Path) -> io::Result<u32> {
     header_number(path, 60)

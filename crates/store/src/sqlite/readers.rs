@@ -1,12 +1,13 @@
 //! Reader threads, each with its own read-only connection.
 //!
-//! They are not the runtime's blocking pool, so that each connection and its prepared statements stay on one thread,
-//! and a point read costs one wakeup in each direction. A read goes to the idle thread that became idle last: its pages,
-//! statements and schema are warm, and a connection that the load does not need reads nothing at all. A connection that
-//! nobody has used for a while gives its cached pages back.
+//! Reads do not use the runtime's blocking pool, so that each connection and its prepared statements stay on one
+//! thread, and a point read costs one wakeup in each direction. A read goes to the idle thread that became idle last:
+//! its pages, statements and schema are warm, and a connection that the load does not need stays unused. A connection
+//! that is unused for a while releases its cached pages.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -16,12 +17,12 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
-use super::error;
+use super::{OpenError, error};
 
-/// The time after which an unused connection gives its cached pages back. Reading them again costs less than a commit.
+/// The time after which an unused connection releases its cached pages. Reading them again costs less than a commit.
 pub(super) const IDLE: Duration = Duration::from_secs(5);
 
-/// Gives the cached pages of a connection back.
+/// Releases the cached pages of a connection.
 pub(super) fn release_memory(connection: &Connection) {
     if let Err(error) = connection.execute_batch("PRAGMA shrink_memory") {
         tracing::warn!(%error, "an unused connection keeps its cached pages");
@@ -71,6 +72,18 @@ pub(super) struct Readers {
     threads: Vec<JoinHandle<()>>,
 }
 
+/// The connections of the readers, while their threads open them.
+#[must_use]
+pub(super) struct Opening(Receiver<Result<(), OpenError>>);
+
+impl Opening {
+    /// Waits until all connections are open and the one of the first read has parsed the schema. While it parses, it holds
+    /// a snapshot, and frames of later commits cannot be merged.
+    pub(super) fn finish(self) -> Result<(), OpenError> {
+        self.0.into_iter().collect()
+    }
+}
+
 struct Shared {
     inner: Mutex<Inner>,
     /// Wakes the thread with this index.
@@ -95,26 +108,37 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Readers {
-    /// Starts one thread per connection. A connection that is unused for `idle_time` gives its cached pages back.
-    pub(super) fn start(connections: Vec<Connection>, idle_time: Duration) -> std::io::Result<Self> {
-        let given = connections.iter().map(|_| None).collect();
-        let idle = (0..connections.len()).collect();
-        let inner = Inner { jobs: VecDeque::new(), given, idle, closed: false };
-        let wakes = connections.iter().map(|_| Condvar::new()).collect();
+    /// Starts `count` threads, each of which opens a connection of its own. A connection that is unused for `idle_time`
+    /// releases its cached pages.
+    pub(super) fn start(
+        count: usize,
+        open: impl Fn() -> Result<Connection, OpenError> + Send + Clone + 'static,
+        idle_time: Duration,
+    ) -> std::io::Result<(Self, Opening)> {
+        let given = (0..count).map(|_| None).collect();
+        let inner = Inner { jobs: VecDeque::new(), given, idle: (0..count).collect(), closed: false };
+        let wakes = (0..count).map(|_| Condvar::new()).collect();
         let shared = Arc::new(Shared { inner: inner.into(), wakes, idle_time });
         let mut readers = Self { shared, threads: vec![] };
-        let first_used = connections.len().saturating_sub(1);
-        for (index, connection) in connections.into_iter().enumerate() {
-            let shared = Arc::clone(&readers.shared);
+        let (opened, opening) = mpsc::channel();
+        // The last thread gets the first read, so it starts first.
+        for index in (0..count).rev() {
+            let (shared, open, opened) = (Arc::clone(&readers.shared), open.clone(), opened.clone());
             let thread = std::thread::Builder::new().name("store-reader".into());
-            readers.threads.push(thread.spawn(move || {
-                if index == first_used {
-                    parse_schema(&connection);
+            // If the start has failed, nobody waits for the result.
+            readers.threads.push(thread.spawn(move || match open() {
+                Ok(connection) => {
+                    if index == count - 1 {
+                        parse_schema(&connection);
+                    }
+                    let _ = opened.send(Ok(()));
+                    drop(opened);
+                    shared.serve(index, &connection);
                 }
-                shared.serve(index, &connection);
+                Err(error) => drop(opened.send(Err(error))),
             })?);
         }
-        Ok(readers)
+        Ok((readers, Opening(opening)))
     }
 
     /// Runs `read` in one read transaction, so that all its queries see the same snapshot.
@@ -129,7 +153,8 @@ impl Readers {
     }
 }
 
-/// Uses cached statements: rusqlite's transaction type recompiles them for every read.
+/// Runs `read` in a transaction. Begins and ends it with cached statements: rusqlite's transaction type would recompile
+/// them for every read.
 fn in_transaction<T>(
     connection: &Connection,
     read: impl FnOnce(&Connection) -> Result<T, StoreError>,
@@ -213,10 +238,23 @@ mod tests {
 
     use super::*;
 
+    fn start(count: usize, idle_time: Duration) -> Readers {
+        let open = || Ok(Connection::open_in_memory().unwrap());
+        let (readers, opening) = Readers::start(count, open, idle_time).unwrap();
+        opening.finish().unwrap();
+        readers
+    }
+
+    #[test]
+    fn a_connection_that_cannot_be_opened_is_reported() {
+        let open = || Err(OpenError::NotAFile { path: "missing".into() });
+        let (_readers, opening) = Readers::start(2, open, IDLE).unwrap();
+        assert!(matches!(opening.finish(), Err(OpenError::NotAFile { .. })));
+    }
+
     #[tokio::test]
     async fn reads_one_after_the_other_use_one_connection() {
-        let connections = (0..4).map(|_| Connection::open_in_memory().unwrap()).collect();
-        let readers = Readers::start(connections, IDLE).unwrap();
+        let readers = start(4, IDLE);
         let thread = |_: &Connection| Ok(std::thread::current().id());
         let first: ThreadId = readers.read(thread).await.unwrap();
         for _ in 0..100 {
@@ -226,8 +264,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_thread_that_releases_memory_gets_its_next_read() {
-        let connections = vec![Connection::open_in_memory().unwrap()];
-        let readers = Readers::start(connections, Duration::ZERO).unwrap();
+        let readers = start(1, Duration::ZERO);
         for number in 0..1_000 {
             assert_eq!(readers.read(move |_: &Connection| Ok(number)).await.unwrap(), number);
         }
@@ -235,9 +272,8 @@ mod tests {
 
     #[tokio::test]
     async fn reads_at_the_same_time_use_several_connections() {
-        let connections = (0..2).map(|_| Connection::open_in_memory().unwrap()).collect();
-        let readers = Readers::start(connections, IDLE).unwrap();
-        let (send, receive) = std::sync::mpsc::channel();
+        let readers = start(2, IDLE);
+        let (send, receive) = mpsc::channel();
         // The first read ends when the second one runs.
         let first = readers.read(move |_| Ok(receive.recv().unwrap()));
         let second = readers.read(move |_| send.send(7).map_err(|_| StoreError::Unavailable("gone".into())));
@@ -245,12 +281,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_read_that_panics_is_answered_and_costs_no_thread() {
-        let readers = Readers::start(vec![Connection::open_in_memory().unwrap()], IDLE).unwrap();
+    async fn a_read_that_panics_returns_an_error_and_its_thread_continues() {
+        let readers = start(1, IDLE);
         for _ in 0..3 {
-            let panicked = readers.read::<()>(|_| panic!("a row of a kind that nobody knows")).await;
+            let panicked = readers.read::<()>(|_| panic!("a row of an unknown kind")).await;
             let Err(StoreError::Corrupt(why)) = panicked else { panic!("{panicked:?}") };
-            assert!(why.contains("panicked") && !why.contains("nobody knows"), "{why}");
+            assert!(why.contains("panicked") && !why.contains("unknown kind"), "{why}");
         }
         let sum = readers.read(|connection| Ok(connection.query_row("SELECT 1 + 1", [], |row| row.get(0))));
         assert_eq!(sum.await.unwrap(), Ok(2));

@@ -4,11 +4,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use mainspring_core::{
-    Block, Body, Cursor, Event, EventId, History, Message, MessageId, Position, RunId, SessionId, Time,
+    AttemptId, Block, Body, Cursor, Event, EventId, History, Message, MessageId, Position, RunId, SessionId,
+    Time,
 };
 use mainspring_kernel::store::{LostEvents, StoreError};
 use rusqlite::{Connection, Row, ToSql, params};
-use serde_json::Value;
+use serde::Deserialize;
 
 use super::super::columns::{Columns, Id, blob, int};
 use super::super::error::read_error;
@@ -19,6 +20,23 @@ use super::{
     run_request_columns, sql_limit,
 };
 
+/// Selects the columns of events, and after them those of the completed message, if the event is one. One statement for
+/// both: a second one for each message would take longer than reading its row. The message of a round of tools is left
+/// out: each of the round's events would read all results.
+macro_rules! select_events {
+    ($where:literal) => {
+        concat!(
+            "WITH e AS (SELECT ",
+            event_columns!(),
+            " FROM events), m AS (SELECT ",
+            message_columns!(),
+            " FROM messages) SELECT e.*, m.* FROM e \
+               LEFT JOIN m ON e.type = 'message.completed' AND m.message_id = e.message_id WHERE ",
+            $where
+        )
+    };
+}
+
 pub(in super::super) fn events_after(
     connection: &Connection,
     session: SessionId,
@@ -26,21 +44,18 @@ pub(in super::super) fn events_after(
     after: Cursor,
     limit: usize,
 ) -> Result<Vec<Event>, StoreError> {
-    macro_rules! events {
-        ($where:literal) => {
-            concat!(
-                "SELECT ",
-                event_columns!(),
-                " FROM events WHERE session_id = ?1 AND event_seq > ",
-                $where,
-                " ORDER BY event_seq LIMIT ?4"
-            )
-        };
-    }
     let sql = match run {
-        None => events!("?2 AND ?3 IS NULL"),
+        None => {
+            select_events!(
+                "e.session_id = ?1 AND e.event_seq > ?2 AND ?3 IS NULL ORDER BY e.event_seq LIMIT ?4"
+            )
+        }
         Some(_) => {
-            events!("max(?2, coalesce((SELECT created_seq FROM runs WHERE run_id = ?3), 0)) AND run_id = ?3")
+            select_events!(
+                "e.session_id = ?1 AND e.run_id = ?3 AND
+                   e.event_seq > max(?2, coalesce((SELECT created_seq FROM runs WHERE run_id = ?3), 0))
+                   ORDER BY e.event_seq LIMIT ?4"
+            )
         }
     };
     let after = int(after.0.min(i64::MAX.cast_unsigned()));
@@ -62,11 +77,9 @@ pub(in super::super) fn run_changes(
     session: SessionId,
     run: RunId,
 ) -> Result<Vec<Event>, StoreError> {
-    let sql = concat!(
-        "SELECT ",
-        event_columns!(),
-        " FROM events WHERE session_id = ?1 AND run_id = ?2 AND type NOT LIKE 'message.%' AND type NOT LIKE 'tool.%'
-           ORDER BY event_seq"
+    let sql = select_events!(
+        "e.session_id = ?1 AND e.run_id = ?2 AND e.type NOT LIKE 'message.%' AND e.type NOT LIKE 'tool.%'
+           ORDER BY e.event_seq"
     );
     check_not_pruned(connection, session, Some(run), 0)?;
     let mut reader = EventReader::new(connection);
@@ -108,7 +121,6 @@ pub(in super::super) fn owner_events(
     };
     let mut scanned_to = after.0;
     for _ in 0..SCAN_BLOCKS {
-        // Events appended meanwhile are left to the next read.
         let from = (scanned_to + 1) >> BLOCK_BITS;
         let Some(block) = event_blocks::next_block(connection, owner, &words, from)? else {
             scanned_to = last;
@@ -144,14 +156,12 @@ struct OwnerPage<'a> {
 impl OwnerPage<'_> {
     /// Reads the events after `begin` up to `until`. Returns the cursor of the last event if that fills the page.
     fn read(&mut self, begin: u64, until: u64) -> Result<Option<Cursor>, StoreError> {
-        let sql = concat!(
-            "SELECT ",
-            event_columns!(),
-            " FROM events WHERE event_seq > ?1 AND event_seq <= ?2 \
-              AND (?3 IS NULL OR type IN (SELECT value FROM json_each(?3))) \
-              AND EXISTS (SELECT 1 FROM sessions WHERE sessions.session_id = events.session_id AND owner_id = ?4 \
-                  AND (status <> 'deleted' OR type = 'session.deleted')) \
-              ORDER BY event_seq LIMIT ?5"
+        let sql = select_events!(
+            "e.event_seq > ?1 AND e.event_seq <= ?2 \
+              AND (?3 IS NULL OR e.type IN (SELECT value FROM json_each(?3))) \
+              AND EXISTS (SELECT 1 FROM sessions WHERE sessions.session_id = e.session_id AND owner_id = ?4 \
+                  AND (sessions.status <> 'deleted' OR e.type = 'session.deleted')) \
+              ORDER BY e.event_seq LIMIT ?5"
         );
         let connection = self.reader.connection;
         let mut statement = prepare(connection, sql).map_err(|error| read_error(&error))?;
@@ -246,6 +256,44 @@ const POS_COLUMN: usize = 7;
 /// The index of `request_id` in the columns of a run.
 const REQUEST_ID_COLUMN: usize = 6;
 
+/// The row of an event.
+struct Stored<'row> {
+    cursor: Cursor,
+    id: EventId,
+    session: SessionId,
+    run: Option<RunId>,
+    attempt: Option<AttemptId>,
+    message: Option<MessageId>,
+    kind: &'row str,
+    pos: u64,
+    at: Time,
+    payload: &'row str,
+}
+
+impl<'row> Stored<'row> {
+    /// Reads a row and compares it with its checksum.
+    fn read(columns: &mut Columns<'row>) -> rusqlite::Result<Self> {
+        columns.check(&checksum::EVENT)?;
+        Ok(Self {
+            cursor: Cursor(columns.number()?),
+            id: columns.id()?,
+            session: columns.id()?,
+            run: columns.maybe_id()?,
+            attempt: columns.maybe_id()?,
+            message: columns.maybe_id()?,
+            kind: columns.text()?,
+            pos: columns.number()?,
+            at: columns.time()?,
+            payload: columns.text()?,
+        })
+    }
+
+    fn into_event(self, request: Option<String>, body: Body) -> Event {
+        let Self { cursor, id, session, run, attempt, pos, at, .. } = self;
+        Event { cursor, id, session, run, attempt, pos, at, request, body }
+    }
+}
+
 /// Converts the rows of one page of events.
 struct EventReader<'a> {
     connection: &'a Connection,
@@ -255,8 +303,8 @@ struct EventReader<'a> {
     runs: Lookup<'a>,
     /// The request ids of the runs of this page, which has many events of few runs.
     request_ids: HashMap<RunId, Option<String>>,
-    /// Reads a message.
-    messages: Lookup<'a>,
+    /// Reads the message of a round of tools.
+    results: Lookup<'a>,
     /// The message of the last round of tools.
     last_results: Option<Arc<Message>>,
     /// A buffer for the JSON of a body.
@@ -273,7 +321,7 @@ impl<'a> EventReader<'a> {
                 concat!("SELECT ", run_request_columns!(), " FROM runs WHERE run_id = ?1"),
             ),
             request_ids: HashMap::new(),
-            messages: Lookup::new(
+            results: Lookup::new(
                 connection,
                 concat!("SELECT ", message_columns!(), " FROM messages WHERE message_id = ?1"),
             ),
@@ -289,44 +337,32 @@ impl<'a> EventReader<'a> {
             Err(StoreError::Corrupt(problem)) => problem,
             read => return read,
         };
-        match Self::columns(&mut Columns::new(row)) {
+        match Stored::read(&mut Columns::new(row)) {
             // The event itself is intact.
-            Ok((event, message_id, kind, _)) => {
-                let body = Body::EventDamaged { event_type: Some(kind.into()), message_id, message };
-                Ok(Event { body, ..event })
+            Ok(stored) => {
+                let (event_type, message_id) = (Some(stored.kind.into()), stored.message);
+                Ok(stored.into_event(None, Body::EventDamaged { event_type, message_id, message }))
             }
             Err(_) => damaged_event(self.connection, row, self.session, message),
         }
     }
 
     fn event(&mut self, columns: &mut Columns<'_>) -> Result<Event, StoreError> {
-        let (mut event, message, kind, payload) =
-            Self::columns(columns).map_err(|error| read_error(&error))?;
-        if let Some(run) = event.run {
-            event.request = self.request_id(run)?;
-        }
-        event.body = match message {
-            None => self.body(kind, payload)?,
-            Some(id) if kind == Body::MESSAGE_COMPLETED => {
-                Body::MessageCompleted { message: self.message(id)?, parent_id: parent_id(payload)? }
-            }
-            Some(id) => self.ended_tool(&event, kind, payload, id)?,
+        let stored = Stored::read(columns).map_err(|error| read_error(&error))?;
+        let request = match stored.run {
+            Some(run) => self.request_id(run)?,
+            None => None,
         };
-        Ok(event)
-    }
-
-    /// Reads an event without its body, the id of its message, its type and its payload.
-    fn columns<'row>(
-        columns: &mut Columns<'row>,
-    ) -> rusqlite::Result<(Event, Option<MessageId>, &'row str, &'row str)> {
-        columns.check(&checksum::EVENT)?;
-        let (cursor, id, session) = (Cursor(columns.number()?), columns.id()?, columns.id()?);
-        let (run, attempt, message) = (columns.maybe_id()?, columns.maybe_id()?, columns.maybe_id()?);
-        let kind = columns.text()?;
-        let (pos, at) = (columns.number()?, columns.time()?);
-        let body = Body::RunRunning {};
-        let event = Event { cursor, id, session, run, attempt, pos, at, request: None, body };
-        Ok((event, message, kind, columns.text()?))
+        let body = match stored.message {
+            None => self.body(stored.kind, stored.payload)?,
+            Some(id) if stored.kind == Body::MESSAGE_COMPLETED => {
+                let missing = || StoreError::Corrupt(format!("the completed message {id} is missing"));
+                let message = joined_message(columns)?.ok_or_else(missing)?;
+                Body::MessageCompleted { message, parent_id: parent_id(stored.payload)? }
+            }
+            Some(id) => self.ended_tool(&stored, id)?,
+        };
+        Ok(stored.into_event(request, body))
     }
 
     fn body(&mut self, kind: &str, payload: &str) -> Result<Body, StoreError> {
@@ -340,14 +376,8 @@ impl<'a> EventReader<'a> {
 
     /// Parses the end of a tool call and adds its result, which the message `id` holds. Until all calls of the round have
     /// ended, the row of the call holds it.
-    fn ended_tool(
-        &mut self,
-        event: &Event,
-        kind: &str,
-        payload: &str,
-        id: MessageId,
-    ) -> Result<Body, StoreError> {
-        let mut body = self.body(kind, payload)?;
+    fn ended_tool(&mut self, stored: &Stored<'_>, id: MessageId) -> Result<Body, StoreError> {
+        let mut body = self.body(stored.kind, stored.payload)?;
         let Some((tool_use_id, end)) = body.tool_end_mut() else { return Ok(body) };
         let of_call = |block: &Block| match block {
             Block::ToolResult { tool_use_id: of, content, .. } if of == tool_use_id => Some(content.clone()),
@@ -362,7 +392,7 @@ impl<'a> EventReader<'a> {
                     effect_columns!(),
                     " FROM effects WHERE session_id = ?1 AND run_id = ?2 AND tool_use_id = ?3"
                 );
-                let params = params![event.session.bytes(), blob(event.run), tool_use_id];
+                let params = params![stored.session.bytes(), blob(stored.run), tool_use_id];
                 let found = query_one(self.connection, sql, params, effect)?.and_then(|call| call.ended);
                 let missing =
                     || StoreError::Corrupt(format!("the result of the tool call {tool_use_id} is missing"));
@@ -375,7 +405,7 @@ impl<'a> EventReader<'a> {
     /// Reads the message of a round of tools, once for all calls of the round.
     fn results(&mut self, id: MessageId) -> Result<Option<Arc<Message>>, StoreError> {
         if self.last_results.as_ref().is_none_or(|last| last.id != id) {
-            self.last_results = self.find_message(id)?;
+            self.last_results = self.results.query_one([id.bytes()], message)?.map(|found| found.message);
         }
         Ok(self.last_results.clone())
     }
@@ -399,15 +429,17 @@ impl<'a> EventReader<'a> {
         self.request_ids.insert(run, request_id.clone());
         Ok(request_id)
     }
+}
 
-    fn message(&mut self, id: MessageId) -> Result<Arc<Message>, StoreError> {
-        let missing = || StoreError::Corrupt(format!("the completed message {id} is missing"));
-        self.find_message(id)?.ok_or_else(missing)
-    }
-
-    fn find_message(&mut self, id: MessageId) -> Result<Option<Arc<Message>>, StoreError> {
-        Ok(self.messages.query_one([id.bytes()], message)?.map(|found| found.message))
-    }
+/// Reads the message in the columns after those of its event, of which all but the checksum were read.
+fn joined_message(columns: &mut Columns<'_>) -> Result<Option<Arc<Message>>, StoreError> {
+    columns.skip(1);
+    let read = match columns.is_null(0) {
+        Ok(true) => return Ok(None),
+        Ok(false) => message(columns),
+        Err(error) => Err(error),
+    };
+    read.map(|found| Some(found.message)).map_err(|error| read_error(&error))
 }
 
 /// Builds the event in place of one whose own row is damaged. Its place among the events is certain, since the row was
@@ -464,19 +496,24 @@ fn first_intact(
     let mut statement = prepare(connection, sql).map_err(|error| read_error(&error))?;
     let mut rows = statement.query(params).map_err(|error| read_error(&error))?;
     while let Some(row) = rows.next().map_err(|error| read_error(&error))? {
-        if let Ok((event, ..)) = EventReader::columns(&mut Columns::new(row)) {
-            return Ok(Some((event.pos, event.at)));
+        if let Ok(stored) = Stored::read(&mut Columns::new(row)) {
+            return Ok(Some((stored.pos, stored.at)));
         }
     }
     Ok(None)
+}
+
+/// The stored part of a completed message: the message itself is in a row of its own.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct CompletedMessage {
+    parent_id: Option<MessageId>,
 }
 
 fn parent_id(payload: &str) -> Result<Option<MessageId>, StoreError> {
     if payload == "{}" {
         return Ok(None);
     }
-    let payload: Value =
-        serde_json::from_str(payload).map_err(|error| StoreError::Corrupt(error.to_string()))?;
-    let parent = payload["parentId"].as_str().map(str::parse::<MessageId>).transpose();
-    parent.map_err(|error| StoreError::Corrupt(error.to_string()))
+    let stored = serde_json::from_str::<CompletedMessage>(payload);
+    stored.map(|stored| stored.parent_id).map_err(|error| StoreError::Corrupt(error.to_string()))
 }
