@@ -1,5 +1,5 @@
-//! The rows of a turn, written by hand: the least time that a turn and an accepted prompt can take. The same rows, schema
-//! and settings, each transaction synced, and nothing else.
+//! Writes the rows of a turn by hand, with the schema and settings of the store and each transaction synced: the least
+//! time that a turn or an accepted prompt can take.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -34,7 +34,7 @@ pub(crate) fn measure(runtime: &Runtime, table: &mut Table) {
             (fences.iter()).map(|fence| commits(&builder, *fence, round)).collect();
         let count = (TASKS * COMMITS_PER_TASK) as f64;
         let before = transactions(&path);
-        let (time, ()) = seconds(|| runtime.block_on(through(store.clone() as Arc<dyn Store>, &work)));
+        let (time, ()) = seconds(|| runtime.block_on(commit_all(store.clone() as Arc<dyn Store>, &work)));
         let size = count / f64::from(transactions(&path).wrapping_sub(before));
         let (raw_time, ()) = seconds(|| by_hand(&connection, &work, size.round() as usize, &mut seq));
         // The first round warms up both.
@@ -87,8 +87,8 @@ pub(crate) fn commits(builder: &Builder, fence: Fence, round: u32) -> Vec<Arc<Co
     (1..=COMMITS_PER_TASK as u32).map(commit).collect()
 }
 
-/// Commits the work of each task, one after the other, all tasks at once.
-pub(crate) async fn through(store: Arc<dyn Store>, work: &[Vec<Arc<Commit>>]) {
+/// Runs a task for each list of commits. A task makes its commits one after the other.
+pub(crate) async fn commit_all(store: Arc<dyn Store>, work: &[Vec<Arc<Commit>>]) {
     let task = |commits: &Vec<Arc<Commit>>| {
         let (store, commits) = (store.clone(), commits.clone());
         tokio::spawn(async move {

@@ -185,6 +185,6 @@ async fn start(kernel: &Kernel, session: SessionId, adapter: &str, deltas: usize
 fn subscribers(readers: usize) -> String {
     match readers {
         1 => "1 subscriber".into(),
-        many => format!("{many} subscribers"),
+        count => format!("{count} subscribers"),
     }
 }

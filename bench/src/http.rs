@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use mainspring_core::SessionId;
-use mainspring_kernel::store::SessionRef;
+use mainspring_kernel::store::{SessionRef, Store};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
@@ -40,7 +40,10 @@ pub(crate) fn measure(runtime: &Runtime, table: &mut Table) {
         for _ in 0..LOADS.map(|(clients, _)| clients).into_iter().max().unwrap() * SESSIONS {
             sessions.push(builder.stored_session(&*store, 0).await);
         }
-        (sessions, builder.stored_session(&*store, 50).await, builder.stored_session(&*other, 50).await)
+        let session = builder.stored_session(&*store, 50).await;
+        // Otherwise the search index of these sessions is written while requests are measured.
+        while store.search_index().await.unwrap() {}
+        (sessions, session, builder.stored_session(&*other, 50).await)
     });
     let (ours, bare) = (Server::start(OURS, &path), Server::start(BARE, &bare));
     runtime.block_on(async {
@@ -147,7 +150,7 @@ async fn turns(ours: &Server, session: SessionId, table: &mut Table) {
     }
     drop(feed);
     kernel.shutdown().await;
-    for (name, part, goal) in [("p50", 0.5, Goal::MoreAtMost(0.25)), ("p99", 0.99, Goal::None)] {
+    for (name, part, goal) in [("p50", 0.5, Goal::DifferenceAtMost(0.25)), ("p99", 0.99, Goal::None)] {
         table.line(
             format!("turn over HTTP, a client with one connection, {name}"),
             percentile(&times, part),

@@ -27,10 +27,10 @@ const TURNS_IN_MEMORY: usize = 5;
 const STEPS: u32 = 5;
 
 /// A model that answers at once.
-struct Instantly;
+struct InstantProvider;
 
 #[async_trait]
-impl Provider for Instantly {
+impl Provider for InstantProvider {
     async fn stream(&self, _request: Request) -> BoxStream<'static, Result<Piece, ModelError>> {
         let done = Piece::Done(Box::<Completion>::default());
         Box::pin(stream::iter([Ok(Piece::Text("ok".into())), Ok(done)]))
@@ -53,7 +53,8 @@ fn network(id: &str, calls: u32) -> String {
 }
 
 async fn kernel(store: Arc<dyn Store>) -> Kernel {
-    let models = Models::new(&ModelsConfig::default()).unwrap().with_provider("bench", Arc::new(Instantly));
+    let models =
+        Models::new(&ModelsConfig::default()).unwrap().with_provider("bench", Arc::new(InstantProvider));
     let texts = ["id = \"worker\"".to_owned(), network("one", 1), network("five", STEPS)];
     let definitions =
         texts.iter().fold(Definitions::new(None), |all, text| all.with(Definition::parse(text).unwrap()));
@@ -62,15 +63,15 @@ async fn kernel(store: Arc<dyn Store>) -> Kernel {
     Kernel::start(store, vec![Arc::new(adapter)], options, Clock::system(), Ids::system()).await.unwrap()
 }
 
-/// The durations of a run in milliseconds: all of it, and without the time in which it waited for commits.
+/// The duration of a run in milliseconds, with and without the time in which it waited for commits.
 #[derive(Clone, Copy)]
-struct Took {
+struct RunTimes {
     all: f64,
     without_commits: f64,
 }
 
 /// Runs one prompt in a new session of an agent.
-async fn run(kernel: &Kernel, agent: &str, no: usize) -> Took {
+async fn run(kernel: &Kernel, agent: &str, no: usize) -> RunTimes {
     let new = NewSession { agent_definition: Some(agent.into()), ..NewSession::default() };
     let session = SessionTarget { key: Some(format!("{agent}-{no}")), new, ..SessionTarget::default() };
     let options = RunOptions { model: Some("bench/m".into()), ..RunOptions::default() };
@@ -83,11 +84,11 @@ async fn run(kernel: &Kernel, agent: &str, no: usize) -> Took {
         kernel.session_subscribe(&world::caller(), &session, Some(accepted.position)).await.unwrap();
     wait_succeeded(&mut feed, accepted.run.id).await;
     let all = ms(begin.elapsed());
-    Took { all, without_commits: all - (kernel.counts().commit_seconds - committed) * 1e3 }
+    RunTimes { all, without_commits: all - (kernel.counts().commit_seconds - committed) * 1e3 }
 }
 
 /// Runs the agent alone and the networks in turn, `turns` times, and returns their durations.
-async fn rounds(store: Arc<dyn Store>, turns: usize) -> [Vec<Took>; 3] {
+async fn rounds(store: Arc<dyn Store>, turns: usize) -> [Vec<RunTimes>; 3] {
     let kernel = kernel(store).await;
     let mut times = [vec![], vec![], vec![]];
     for no in 0..turns {
@@ -99,8 +100,9 @@ async fn rounds(store: Arc<dyn Store>, turns: usize) -> [Vec<Took>; 3] {
     times
 }
 
-/// The store in memory is a reference, which reads all of its rows: it is replaced before it has many.
-async fn rounds_in_memory() -> [Vec<Took>; 3] {
+/// Runs the rounds on stores in memory. Such a store reads all of its rows for each query, so it is replaced before it
+/// has many.
+async fn rounds_in_memory() -> [Vec<RunTimes>; 3] {
     let mut all = [vec![], vec![], vec![]];
     for _ in 0..TURNS / TURNS_IN_MEMORY {
         let times = rounds(Arc::new(MemoryStore::default()), TURNS_IN_MEMORY).await;
@@ -119,9 +121,9 @@ pub(crate) fn measure(runtime: &Runtime, table: &mut Table) {
         ("in memory", in_memory, Goal::AtMost(0.2), Goal::AtMost(0.31)),
         ("on disk, with one commit more", on_disk, Goal::None, Goal::None),
     ] {
-        let without: Vec<f64> = times[2].iter().map(|took| took.without_commits).collect();
+        let without: Vec<f64> = times[2].iter().map(|run| run.without_commits).collect();
         let [alone, one, five] =
-            times.map(|times| median(&times.iter().map(|took| took.all).collect::<Vec<_>>()));
+            times.map(|times| median(&times.iter().map(|run| run.all).collect::<Vec<_>>()));
         let baseline = Some((alone, "the step alone"));
         table.line(format!("a step routed by rules, {name}, p50"), one, baseline, "ms", Goal::None);
         table.line(format!("routing of a step by rules, {name}"), (one - alone).max(0.0), None, "ms", goal);

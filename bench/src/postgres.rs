@@ -52,7 +52,7 @@ async fn commits(instance: &Instance, table: &mut Table) {
             fences.iter().map(|fence| commit::commits(&builder, *fence, round)).collect();
         let count = work.iter().map(Vec::len).sum::<usize>() as f64;
         let begin = Instant::now();
-        commit::through(Arc::clone(&store) as Arc<dyn Store>, &work).await;
+        commit::commit_all(Arc::clone(&store) as Arc<dyn Store>, &work).await;
         let time = begin.elapsed().as_secs_f64();
         let transactions = floor.read().await;
         let size = count / transactions.len() as f64;
@@ -103,7 +103,7 @@ async fn turns(instance: &Instance, table: &mut Table) {
     let (store, builder) = (open(&ours_url), Builder::new());
     let fences = sessions(&store, &open(&floor_url), &builder).await;
     let mut floor = Floor::connect(&ours_url, &floor_url, 1).await;
-    // Rows for the raw transactions: commits one after the other, so that each has a transaction of its own.
+    // The commits of a single task, one after the other, so that each has a transaction of its own.
     let work: Vec<Arc<Commit>> =
         (0..).flat_map(|round| commit::commits(&builder, fences[0], round)).take(2 * TURNS).collect();
     for commit in work {

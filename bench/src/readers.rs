@@ -60,7 +60,7 @@ async fn measure_readers(
     let in_message = expected - times.len();
     assert!(
         in_message * 100 <= expected && baseline.len() == expected,
-        "{in_message} deltas did not come as such"
+        "{in_message} deltas arrived only within a message"
     );
     let readers_text = if readers == 1 { "1 reader".to_owned() } else { format!("{readers} readers") };
     for (name, part, goal) in [("p50", 0.5, goal), ("p99", 0.99, Goal::None)] {

@@ -21,7 +21,7 @@ pub(crate) enum Goal {
     /// `ours / baseline` must be at most this.
     RatioAtMost(f64),
     /// `ours - baseline` must be at most this.
-    MoreAtMost(f64),
+    DifferenceAtMost(f64),
     /// No target.
     None,
 }
@@ -66,7 +66,7 @@ impl Table {
             Goal::AtMost(maximum) => (format!("≤ {}", with_unit(maximum)), Some(ours <= maximum)),
             Goal::RatioAtLeast(minimum) => (format!("ratio ≥ {minimum}"), Some(ratio_value >= minimum)),
             Goal::RatioAtMost(maximum) => (format!("ratio ≤ {maximum}"), Some(ratio_value <= maximum)),
-            Goal::MoreAtMost(more) => {
+            Goal::DifferenceAtMost(more) => {
                 let baseline = baseline.map_or(f64::NAN, |(baseline, _)| baseline);
                 (format!("baseline + {}", with_unit(more)), Some(ours - baseline <= more))
             }

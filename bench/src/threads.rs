@@ -32,8 +32,8 @@ pub(crate) fn measure(runtime: &Runtime, table: &mut Table) {
     let server = Server::start(OURS, &path);
     runtime.block_on(async {
         at_rest(&server, table).await;
-        behind(&server, table).await;
-        many(&server, table).await;
+        poll_lateness(&server, table).await;
+        many_polls(&server, table).await;
     });
 }
 
@@ -102,8 +102,8 @@ async fn at_rest(server: &Server, table: &mut Table) {
     table.line(measure, median(&rates), None, "/s", Goal::AtLeast(10_000.0));
 }
 
-/// How late waiting polls get each delta, beside streams of the same session.
-async fn behind(server: &Server, table: &mut Table) {
+/// Measures how late waiting polls get each delta, beside streams of the same session.
+async fn poll_lateness(server: &Server, table: &mut Table) {
     let mut client = Client::open(server.port, &server.token).await;
     let (mut polled, mut streamed) = (vec![], vec![]);
     for _ in 0..ROUNDS {
@@ -151,13 +151,13 @@ async fn poll_to_end(mut client: Client, thread: String) -> Vec<f64> {
     lateness_ms
 }
 
-/// Thousands of polls that wait for the same thread.
-async fn many(server: &Server, table: &mut Table) {
+/// Measures thousands of polls that wait for the same thread.
+async fn many_polls(server: &Server, table: &mut Table) {
     let polls = world::scaled(MANY);
     let mut client = Client::open(server.port, &server.token).await;
     let (thread, key) = session(&mut client).await;
     let mut clients = Vec::with_capacity(polls);
-    // Opens fewer at once than may wait to be accepted: the system would drop the others.
+    // Opens no more at once than the system queues for the server: it would drop the others.
     while clients.len() < polls {
         let some =
             (0..OPENED_AT_ONCE.min(polls - clients.len())).map(|_| Client::open(server.port, &server.token));

@@ -6,7 +6,7 @@ use std::time::Instant;
 use mainspring_core::{Block, Body, RunId, SessionId};
 use mainspring_kernel::feed::{Item, Subscription};
 use mainspring_kernel::kernel::{Kernel, RunRequest, SessionTarget};
-use mainspring_kernel::store::SessionRef;
+use mainspring_kernel::store::{SessionRef, Store};
 use tokio::runtime::Runtime;
 
 use crate::by_hand::ByHand;
@@ -35,6 +35,8 @@ pub(crate) fn measure(runtime: &Runtime, table: &mut Table) {
             }
             sessions_by_size.push(sessions);
         }
+        // Otherwise the search index of the histories is written during the first turns.
+        while store.search_index().await.unwrap() {}
         let kernel = world::kernel(store.clone()).await;
         let mut times = vec![vec![]; SIZES.len()];
         let mut baseline = vec![];

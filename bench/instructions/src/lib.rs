@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_path_comes_to_its_end() {
+    fn every_path_completes() {
         delta(streaming());
         ended();
     }

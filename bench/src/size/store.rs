@@ -1,5 +1,5 @@
-//! Fills a store to 100,000 sessions of two turns each, and asks it the questions that could read all of it, against a store
-//! of 1,000 sessions.
+//! Fills a store to 100,000 sessions of two turns each, and measures queries that could read all of it, against a store of
+//! 1,000 sessions.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ const TASKS: usize = 64;
 const TURNS: usize = 2;
 const QUERY_ROUNDS: usize = 50;
 
-/// The questions: a name, and a path of the API.
+/// The queries: a name, and a path of the API.
 const QUERIES: [(&str, &str); 3] = [
     ("runs?status=failed, none", "/v1/runs?status=failed"),
     ("events?types= of a type that no event has", "/v1/events?types=artifact"),
