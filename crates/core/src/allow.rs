@@ -1,7 +1,7 @@
 //! Allow-lists: what the holder of an API key may use.
 //!
-//! The lists of a key go with its runs: into their options when they are accepted, and from there into the runs that they
-//! delegate. So a run keeps the lists that it was accepted under, and its children never have more.
+//! When a run is accepted, the lists of its key are copied into its options, and from there into the options of the runs
+//! that it delegates. So a later change of the key does not affect the run, and its children never have more than it has.
 
 use std::fmt;
 
@@ -24,7 +24,7 @@ pub struct KeyLists {
     /// The tools that agents may call; any if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tools: Option<Vec<String>>,
-    /// The cost in US dollars that the key's runs may have in a day of UTC; any if absent.
+    /// The maximum cost of the key's runs per UTC day, in US dollars; no maximum if absent.
     #[serde(default, rename = "spendPerDayUsd", skip_serializing_if = "Option::is_none")]
     pub spend_per_day: Option<Cost>,
 }
@@ -50,15 +50,15 @@ impl fmt::Display for KeyList {
     }
 }
 
-/// A thing that is not on a list of the key.
+/// The refusal of an adapter, model or tool that is not on a list of the key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", self.text())]
 pub struct NotListed {
     /// The list.
     pub list: KeyList,
-    /// The thing; `None` if the run names no model.
+    /// The refused name; `None` if the run names no model.
     pub name: Option<String>,
-    /// The things on the list.
+    /// The names on the list.
     pub allowed: Vec<String>,
 }
 
@@ -90,14 +90,16 @@ impl KeyLists {
         check(KeyList::Adapters, self.adapters.as_deref(), Some(adapter))
     }
 
-    /// Refuses a model or a model profile that is not on the list. None given is allowed: see [`Self::check_run`].
+    /// Refuses a model or a model profile that is not on the list. Options without a model pass here; [`Self::check_run`]
+    /// refuses them.
     pub fn check_model(&self, options: &RunOptions) -> Result<(), NotListed> {
         let mut named = [&options.model, &options.model_profile].into_iter().flatten();
         named.try_for_each(|name| check(KeyList::Models, self.models.as_deref(), Some(name)))
     }
 
-    /// Refuses a run with these complete options. With a list of models a run must name one: the adapter's own choice is
-    /// not known before.
+    /// Refuses a run if its adapter, its model or one of its tools is not on the lists. `options` are complete: they
+    /// include all defaults. If models are limited, the run must name one, since the adapter's own choice is not known
+    /// beforehand.
     pub fn check_run(&self, adapter: &str, options: &RunOptions) -> Result<(), NotListed> {
         self.check_adapter(adapter)?;
         self.check_model(options)?;
@@ -112,7 +114,8 @@ impl KeyLists {
         check(KeyList::Tools, self.tools.as_deref(), Some(tool))
     }
 
-    /// Refuses lists of `new` that have more than these.
+    /// Refuses `new` if one of its lists has an entry that is not on this key's list. A list that is absent in `new`
+    /// passes.
     pub fn check_within(&self, new: &Self) -> Result<(), NotListed> {
         let pairs = [
             (KeyList::Adapters, &self.adapters, &new.adapters),
@@ -154,10 +157,9 @@ impl Spend {
     /// The sum of two spends.
     #[must_use]
     pub fn plus(self, more: Self) -> Self {
-        // The largest number of the store.
+        // The stores hold signed 64-bit integers.
         let cost = Cost(self.cost.0.saturating_add(more.cost.0).min(i64::MAX as u64));
-        let at_least = more.at_least;
-        Self { cost, at_least: self.at_least || at_least }
+        Self { cost, at_least: self.at_least || more.at_least }
     }
 }
 
@@ -185,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_uses_only_what_is_listed() {
+    fn a_run_may_use_only_listed_adapters_models_and_tools() {
         let lists = lists();
         assert_eq!(lists.check_run("native", &model(Some("small"))), Ok(()));
         let text = |refusal: Result<(), NotListed>| refusal.unwrap_err().to_string();
@@ -205,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_of_another_key_have_no_more() {
+    fn a_new_key_may_not_list_more_than_its_creator() {
         let own = lists();
         let fewer = KeyLists { adapters: Some(vec!["script".into()]), models: None, ..lists() };
         assert_eq!(own.check_within(&fewer), Ok(()));

@@ -199,13 +199,13 @@ impl ApprovalScope {
 pub struct SuppliedResult {
     /// The text of the result.
     pub text: String,
-    /// True if the agent gets the result as that of a failed call.
+    /// True if the agent gets the result as the result of a failed call.
     #[serde(default)]
     pub is_error: bool,
 }
 
 impl ApprovalAnswer {
-    /// Checks the answer of a caller to `wait`, which offers `offered`.
+    /// Checks that a caller's answer to `wait` is consistent and among the answers that the wait offers.
     pub(crate) fn check(&self, wait: WaitId, offered: &[ApprovalChoice]) -> Result<(), Refusal> {
         let wrong = |wanted, given| Err(Refusal::WrongAnswer { wait, wanted, given });
         let choice = match (self.decision, self.scope) {
@@ -328,7 +328,7 @@ impl ApprovalRequest {
         let names_files = remembered.contains_key("paths");
         let same_action = grant.capability == action.capability
             && grant.operation == action.operation
-            // The title of a call on files may name the change.
+            // A call on files is compared by its files: its resource is a title, which may describe the change.
             && (names_files || grant.resource_pattern == action.resource);
         let covers_paths = |granted: Option<&Value>, wanted: &Value| {
             let granted = granted.and_then(Value::as_array);

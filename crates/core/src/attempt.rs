@@ -48,7 +48,7 @@ pub struct Attempt {
     /// The binding to the runtime-native session that the attempt uses, or was to resume when it failed.
     #[serde(rename = "bindingId", skip_serializing_if = "Option::is_none")]
     pub binding: Option<BindingId>,
-    /// The attempt before this one, which it resumes from.
+    /// The earlier attempt that this attempt resumes from.
     #[serde(rename = "resumeFromAttemptId", skip_serializing_if = "Option::is_none")]
     pub resume_from: Option<AttemptId>,
     /// The newest artifact of the run with the role `checkpoint` when the attempt was created. A first attempt has none.
@@ -67,14 +67,14 @@ pub struct Attempt {
     /// The confinement of the agent. Absent if its processes are not known to mainspring, or have not started yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<Sandbox>,
-    /// The processes that were still running when its turn had ended.
+    /// The processes that were still running when the attempt's turn had ended.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_running: Vec<LeftProcess>,
     /// Further facts that the runtime has reported about the execution.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     #[cfg_attr(feature = "schema", schema(value_type = Object, required = false))]
     pub metadata: Map<String, Value>,
-    /// The progress of its cancellation.
+    /// The progress of the attempt's cancellation.
     #[serde(flatten)]
     pub cancellation: Cancellation,
     /// When the attempt was created.
@@ -108,11 +108,11 @@ pub struct Cancellation {
 pub enum Command {
     /// The adapter takes control.
     Open,
-    /// The adapter was signalled to stop.
+    /// Reports whether the stop signal reached the adapter.
     Dispatch {
-        /// The signal was sent.
+        /// True if the signal was sent.
         dispatched: bool,
-        /// The adapter acknowledged the signal.
+        /// True if the adapter acknowledged the signal.
         acknowledged: bool,
     },
 }

@@ -54,7 +54,7 @@ pub struct Binding {
     /// The folder in which the runtime-native session was opened.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
-    /// The hash of the system prompt it was opened with.
+    /// The hash of the system prompt of the runtime-native session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub system_prompt_hash: Option<String>,
     /// True when the runtime-native session was seeded with the text of the path because the runtime's own history
@@ -147,13 +147,13 @@ pub struct NewBinding {
     pub fidelity: Fidelity,
     /// True when the runtime-native session was seeded with the text of the path.
     pub reconstructed: bool,
-    /// This process.
+    /// The mainspring process that opens the binding.
     pub node: NodeId,
     /// The last message in the runtime's own history.
     pub last_message: Option<MessageId>,
     /// The folder in which the runtime-native session was opened.
     pub cwd: Option<String>,
-    /// The hash of the system prompt it was opened with.
+    /// The hash of the system prompt of the runtime-native session.
     pub system_prompt_hash: Option<String>,
     /// True when a run opened the runtime-native session and uses it.
     pub is_used: bool,
@@ -186,7 +186,7 @@ impl Binding {
         }
     }
 
-    /// Moves an active binding to the message at which the runtime's own history ends now. No event records it.
+    /// Moves an active binding to the message at which the runtime's own history ends now. Records no event.
     pub fn advance(&mut self, message: Option<MessageId>, at: Time) -> Result<(), Refusal> {
         if self.status != BindingStatus::Active {
             return Err(Refusal::WrongState { what: "binding", status: self.status.name() });
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_binding_accepts_the_commands_with_which_it_is_replaced() {
+    fn the_commands_for_a_replacement_are_accepted_in_every_status() {
         let by = BindingId::from_random([5; 16]);
         for status in STATUSES {
             let mut replaced = Binding { status, ..binding(Fidelity::Native) };
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn spellings_of_a_native_id_that_a_runtime_may_not_tell_apart_are_one_id() {
+    fn native_ids_that_differ_only_in_case_hyphens_and_braces_have_the_same_key() {
         let id = "0198F0A2-7c1d-7000-8000-0123456789ab";
         assert_eq!(native_key(id), "0198f0a27c1d700080000123456789ab");
         for same in [
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn a_binding_says_when_it_was_used_and_when_and_why_it_ended() {
+    fn a_binding_records_its_last_use_and_its_invalidation() {
         let mut used = binding(Fidelity::Native);
         let node = used.node;
         let resumed = decide(&used, resume_command(3, None)).unwrap();

@@ -59,7 +59,7 @@ impl fmt::Display for Position {
     }
 }
 
-/// A text is not a position.
+/// The error for a text that is not a position.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a cursor: expected CURSOR.POS, for example 184.5321")]
 pub struct BadPosition(String);
@@ -217,7 +217,7 @@ macro_rules! bodies {
         #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
         #[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = EventBody))]
         #[serde(tag = "type", content = "payload")]
-        #[expect(missing_docs, reason = "the variants say it; docs/events.md lists each field")]
+        #[expect(missing_docs, reason = "the variants are documented; docs/events.md lists their fields")]
         pub enum Body {
             $(
                 $(#[$doc])*
@@ -336,7 +336,7 @@ bodies! {
     "store.failed" => StoreFailed { code: String, message: String }
     /// The store can be written again. Never stored.
     "store.recovered" => StoreRecovered {}
-    /// A stored event cannot be read, or the message or tool result that it announces. This event is sent in its place
+    /// A stored event, or the message or tool result that it announces, cannot be read. This event is sent in its place
     /// and never stored.
     "event.damaged" => EventDamaged {
         #[serde(default, skip_serializing_if = "Option::is_none")] event_type: Option<String>,
@@ -431,9 +431,9 @@ bodies! {
     "goal.failed" => GoalFailed { goal_id: GoalId, goal_type: String, error: Failure }
     /// The agent ended its turn with pending goals and was reminded of them.
     "goals.reminded" => GoalsReminded { goal_ids: Vec<GoalId>, reminder_no: u32, max_reminders: u32 }
-    /// The agent's plan changed. The tasks are all of the plan.
+    /// The agent's plan changed. The tasks are the whole plan.
     "tasks.updated" => TasksUpdated { tasks: Vec<Task> }
-    /// The run has exceeded a limit that its adapter could not keep.
+    /// The run has exceeded a limit that its adapter could not enforce.
     "limit.exceeded" => LimitExceeded { budget: Budget }
     /// Tokens and cost were added to the run.
     "usage.updated" => UsageUpdated { #[serde(flatten)] usage: Usage }
@@ -443,7 +443,7 @@ bodies! {
         question: String,
         #[serde(default, skip_serializing_if = "Option::is_none")] expires_at_ms: Option<Time>,
     }
-    /// The input was provided; absent if the wait closed without an answer.
+    /// The input was provided. `input` is absent if the wait closed without an answer.
     "input.provided" => InputProvided {
         wait_id: WaitId,
         #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")] input: Option<Value>,
@@ -475,12 +475,13 @@ bodies! {
         calls: Vec<ClientCall>,
         #[serde(default, skip_serializing_if = "Option::is_none")] expires_at_ms: Option<Time>,
     }
-    /// Results of client tool calls were provided, all or some; absent if the wait closed without the missing ones.
+    /// All or some results of client tool calls were provided. `results` is absent if the wait closed while results were
+    /// missing.
     "tools.provided" => ToolsProvided {
         wait_id: WaitId,
         #[serde(default, skip_serializing_if = "Option::is_none")] results: Option<Vec<ClientResult>>,
     }
-    /// A reader gave feedback on a message, or changed it.
+    /// A reader gave feedback on a message, or changed the feedback.
     "feedback.given" => FeedbackGiven { #[serde(flatten)] feedback: Box<Feedback> }
     /// A run delegated work to a child run.
     "delegation.created" => DelegationCreated {
@@ -500,7 +501,7 @@ fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<V
 }
 
 impl Body {
-    /// True for types that are sent live and never stored as events.
+    /// True for types that are never stored as events.
     pub const fn is_transient(&self) -> bool {
         matches!(
             self,
@@ -687,7 +688,8 @@ pub enum Proof {
     Ended,
     /// The adapter did not return within the grace period; all its processes were killed.
     Killed,
-    /// The agent's process group has ended. A process that left the group may go on: this system cannot tell.
+    /// The agent's process group has ended. A process that left the group may still run: this operating system cannot
+    /// report it.
     Group,
     /// Nothing was executing.
     Idle,

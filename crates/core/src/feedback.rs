@@ -76,7 +76,7 @@ pub struct Feedback {
     pub updated_at: Time,
 }
 
-/// Feedback is not valid.
+/// Why feedback is not valid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadFeedback {
     /// A category does not belong to the sentiment.
@@ -97,7 +97,7 @@ pub enum BadFeedback {
     TooLong(usize),
 }
 
-/// Checks feedback, and puts it in order: sorted categories, each once, and no blank notes.
+/// Checks feedback and normalizes it: sorted categories, each once, and no blank notes.
 pub fn normalized(new: NewFeedback) -> Result<NewFeedback, BadFeedback> {
     let NewFeedback { sentiment, mut categories, notes } = new;
     let known: &[&str] = match sentiment {
@@ -123,7 +123,7 @@ pub fn normalized(new: NewFeedback) -> Result<NewFeedback, BadFeedback> {
     Ok(NewFeedback { sentiment, categories, notes })
 }
 
-/// Replaces the content of `earlier`, or begins feedback with `id`. The event is absent if nothing changes.
+/// Replaces the content of `earlier`, or creates feedback with `id`. The event is absent if nothing changes.
 pub fn give(
     earlier: Option<Feedback>,
     (session, message, owner): (SessionId, MessageId, String),
@@ -180,7 +180,7 @@ mod tests {
         let (first, event) = give(None, place(), id(1), good(), Time(1));
         assert_eq!(event.map(|event| event.kind()), Some("feedback.given"));
         let (same, event) = give(Some(first.clone()), place(), id(2), good(), Time(2));
-        assert_eq!((same, event), (first.clone(), None), "the same again changes nothing");
+        assert_eq!((same, event), (first.clone(), None), "repeated feedback changes nothing");
         let (second, _) =
             give(Some(first.clone()), place(), id(3), new(Sentiment::Negative, &[], None), Time(3));
         assert_eq!((second.id, second.created_at, second.updated_at), (first.id, Time(1), Time(3)));

@@ -1,7 +1,7 @@
-//! Given messages: a history that a caller gives to a session, and the rule that decides whether it may rest.
+//! Given messages: a history that a caller gives to a session, and the rule that decides whether it is complete.
 //!
-//! A history may rest, so that the next prompt can follow it, if every tool call in it has a result: models accept no
-//! other history. Appended turns follow the same rule ([`turn`](crate::turn)), so a caller can also give any history
+//! A history is complete, so that a prompt can follow it, if every tool call in it has a result: models accept no other
+//! history. Appended turns follow the same rule ([`turn`](crate::turn)), so a caller can also give any history
 //! that a program could append. A history may end with a person's message that has no answer.
 
 use serde::{Deserialize, Serialize};
@@ -19,7 +19,7 @@ pub struct GivenMessage {
     pub content: Vec<Block>,
 }
 
-/// Checks that a history may rest.
+/// Checks that a history is complete.
 pub fn validate_messages(messages: &[GivenMessage]) -> Result<(), BadTurn> {
     let mut open = vec![];
     for (index, message) in messages.iter().enumerate() {
@@ -55,11 +55,11 @@ mod tests {
 
     fn check(messages: Value) -> String {
         let messages: Vec<GivenMessage> = serde_json::from_value(messages).unwrap();
-        validate_messages(&messages).map_or_else(|invalid| invalid.to_string(), |()| "rests".into())
+        validate_messages(&messages).map_or_else(|invalid| invalid.to_string(), |()| "complete".into())
     }
 
     #[test]
-    fn a_history_rests_if_every_call_is_answered() {
+    fn a_history_is_complete_if_every_call_has_a_result() {
         let text = |text| json!([{"type": "text", "text": text}]);
         let user = || json!({"role": "user", "content": text("hi")});
         let answer = || json!({"role": "assistant", "content": text("ho")});
@@ -79,15 +79,15 @@ mod tests {
             )
         };
         for (messages, wanted) in [
-            (json!([]), "rests".to_owned()),
-            (json!([user(), answer()]), "rests".to_owned()),
-            (json!([answer()]), "rests".to_owned()),
-            (json!([user()]), "rests".to_owned()),
-            (json!([user(), user()]), "rests".to_owned()),
-            (json!([user(), call(&["a"]), result("a"), answer()]), "rests".to_owned()),
-            (json!([user(), call(&["a"]), result("a")]), "rests".to_owned()),
-            (json!([user(), call(&["a", "b"]), both, answer()]), "rests".to_owned()),
-            (json!([user(), call(&["a"]), call(&["b"]), both, answer()]), "rests".to_owned()),
+            (json!([]), "complete".to_owned()),
+            (json!([user(), answer()]), "complete".to_owned()),
+            (json!([answer()]), "complete".to_owned()),
+            (json!([user()]), "complete".to_owned()),
+            (json!([user(), user()]), "complete".to_owned()),
+            (json!([user(), call(&["a"]), result("a"), answer()]), "complete".to_owned()),
+            (json!([user(), call(&["a"]), result("a")]), "complete".to_owned()),
+            (json!([user(), call(&["a", "b"]), both, answer()]), "complete".to_owned()),
+            (json!([user(), call(&["a"]), call(&["b"]), both, answer()]), "complete".to_owned()),
             (json!([user(), call(&["a"])]), open(1, "a")),
             (json!([user(), call(&["a", "b"]), result("a"), answer()]), open(2, "b")),
             (json!([user(), call(&["a"]), user(), answer()]), open(2, "a")),

@@ -11,7 +11,7 @@
 //! a later change of the type changes no run. Whether a value fits its schema is checked by the runtime of the agent,
 //! which has a validator; everything else is decided here.
 //!
-//! Invariants: a run that succeeded has no goal that is pending or failed. A goal has the time of its end exactly if it is
+//! Invariants: a run that succeeded has no goal that is pending or failed. A goal has an end time if and only if it is
 //! achieved or failed.
 
 use std::collections::BTreeSet;
@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::message::names;
-use crate::{Body, Failure, GoalId, Refusal, Run, RunStatus, Time};
+use crate::{Body, Failure, FailureCode, GoalId, Refusal, Run, RunStatus, Time};
 
 mod built_in;
 pub use built_in::built_in_goal_types;
@@ -31,10 +31,8 @@ pub const MAX_GOALS: usize = 5;
 pub const MAX_VALUE_BYTES: usize = 256 << 10;
 /// Maximum bytes of a goal type, as JSON, and of the data of a goal.
 pub const MAX_TYPE_BYTES: usize = 64 << 10;
-/// How often an agent is reminded of pending goals before its run fails, if nothing else is configured.
+/// The default maximum number of reminders of pending goals. After them the run fails.
 pub const DEFAULT_REMINDERS: u32 = 3;
-/// The error code of a run that ended although goals were pending.
-pub const GOALS_FAILED: &str = "goals_failed";
 /// The prefix of the names of the tools with which an agent achieves goals.
 pub const TOOL_PREFIX: &str = "achieve_";
 
@@ -46,7 +44,7 @@ pub struct GoalType {
     /// The name: 1 to 48 lower-case letters, digits and underscores, starting with a letter.
     #[cfg_attr(feature = "schema", schema(pattern = "^[a-z][a-z0-9_]{0,47}$"))]
     pub name: String,
-    /// The achievement that is asked for. The model reads it as the description of the tool.
+    /// The outcome to achieve. The model reads it as the description of the tool.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub description: String,
     /// The JSON Schema of the value, which is an object.
@@ -131,7 +129,7 @@ fn is_zero(count: &u32) -> bool {
     *count == 0
 }
 
-/// A goal, or a goal type, is not valid.
+/// Why a goal or a goal type is not valid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadGoal {
     /// The name of the type is not well-formed.
@@ -206,7 +204,8 @@ pub fn is_goal_type_name(name: &str) -> bool {
     name.len() <= 48 && name.bytes().all(is_allowed) && name.starts_with(|c: char| c.is_ascii_lowercase())
 }
 
-/// The names of the tools that achieve `goals`, in their order. The second goal of one type gets a number.
+/// The names of the tools that achieve `goals`, in their order. From the second goal of a type on, the name ends with a
+/// number.
 pub fn tool_names(goals: &[Goal]) -> Vec<String> {
     let name = |(at, goal): (usize, &Goal)| {
         let earlier = goals[..at].iter().filter(|other| other.goal_type == goal.goal_type).count();
@@ -355,7 +354,10 @@ pub fn after_turn(goals: &[Goal], max: u32) -> AfterTurn {
 pub fn failure(goals: &[Goal]) -> Failure {
     let missing = goals.iter().filter(|goal| goal.status != GoalStatus::Achieved);
     let names: Vec<&str> = missing.map(|goal| goal.goal_type.as_str()).collect();
-    Failure::new(GOALS_FAILED, format!("the agent did not achieve its goals: {}", names.join(", ")))
+    Failure::new(
+        FailureCode::GoalsFailed,
+        format!("the agent did not achieve its goals: {}", names.join(", ")),
+    )
 }
 
 /// The events that fail the pending goals of `run`, which ends with the event `end`; none if `end` does not end a run.
@@ -431,7 +433,7 @@ pub(crate) fn reopen(goals: &mut [Goal]) {
     }
 }
 
-/// True when the goals of a run that is imported can belong to a run with this status.
+/// True when the goals of an imported run are valid and fit its `status`.
 pub fn is_consistent(goals: &[Goal], status: RunStatus) -> bool {
     let is_whole = |goal: &Goal| {
         let concluded = goal.status != GoalStatus::Pending;

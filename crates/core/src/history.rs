@@ -1,14 +1,15 @@
 //! Histories: whether a reader's position belongs to the events that are stored.
 //!
 //! ```text
-//! stored, as token after cursor:  a after 0, b after 120, c after 300
-//! position 290 with token b:      known, at most where c begins
-//! position 310 with token b:      unknown, b ended at 300
-//! position 310 with token x:      unknown, no such history
+//! stored histories, by token:   a after cursor 0, b after 120, c after 300
+//! position 290 with token b:    known: b ends at 300
+//! position 310 with token b:    unknown: beyond the end of b
+//! position 310 with token x:    unknown: no such history
 //! ```
 //!
-//! Each process that opens a store begins a history, under a new token. If an older copy of the store takes its place, the
-//! histories after the copy are gone, and the last one of the copy ends where the next process begins.
+//! Each process that opens a store begins a history, under a new token. If the store is replaced by an older copy of it,
+//! the histories begun after the copy was made are gone, and the last history of the copy ends where the next process
+//! begins its own.
 
 use crate::Cursor;
 
@@ -21,8 +22,7 @@ pub struct History {
     pub after: Cursor,
 }
 
-/// True if a reader that knew the history `token` and has read up to `cursor` has read events of these histories, which
-/// are listed oldest first.
+/// True if a reader's position, `cursor` in the history `token`, belongs to `histories`, which are listed oldest first.
 pub fn is_known(histories: &[History], token: &str, cursor: Cursor) -> bool {
     let Some(index) = histories.iter().position(|history| history.token == token) else { return false };
     histories.get(index + 1).is_none_or(|next| cursor <= next.after)

@@ -1,4 +1,4 @@
-//! Shortened ids: the beginning of an id, which people type instead of the whole.
+//! Shortened ids: the beginning of an id, which people type instead of the whole id.
 //!
 //! A prefix that is unique today may match a second id tomorrow, so prefixes are never stored, and only the lookup by
 //! prefix accepts them.
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::ids::{ArtifactId, DelegationId, GrantId, KeyId, MessageId, RunId, SessionId};
 use crate::message::names;
 
-/// The hexadecimal digits of an id.
+/// The number of hexadecimal digits of an id.
 const ID_DIGITS: usize = 32;
 
 /// The kinds of things that can be found by the beginning of their ids.
@@ -71,7 +71,7 @@ impl IdKind {
     }
 }
 
-/// A text is not the beginning of an id of the expected kind.
+/// The error for a text that is not the beginning of an id of the expected kind.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not the beginning of a {kind} id: expected {}_ and up to 32 hexadecimal digits", .kind.letters())]
 pub struct BadIdPrefix {
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_not_prefixes() {
+    fn a_malformed_prefix_is_refused() {
         let long = "0".repeat(33);
         for text in ["", "run_", "ses_1a", "run_xyz", "1a-2", long.as_str()] {
             assert!(IdPrefix::parse(IdKind::Run, text).is_err(), "{text}");

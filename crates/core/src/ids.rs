@@ -9,7 +9,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use uuid::Uuid;
 
-/// A text is not an id of the expected kind.
+/// The error for a text that is not an id of the expected kind.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not a {kind} id: expected {prefix}_ and 32 hexadecimal digits")]
 pub struct BadId {
@@ -119,12 +119,12 @@ id!(/// The id of feedback on a message.
 id!(/// The id of a webhook.
     WebhookId, "hook", "webhook");
 
-/// The id of a line of the tree. Internal, never public; made by the kernel from the time and random bits.
+/// The id of a line of the tree. Internal, never public.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LineId(pub i64);
 
 impl LineId {
-    /// Creates a line id from random bytes. It is positive, so that every store can hold it.
+    /// Creates a line id from random bytes, without their sign bit.
     pub fn from_random(bytes: [u8; 8]) -> Self {
         Self(i64::from_le_bytes(bytes) & i64::MAX)
     }

@@ -1,7 +1,7 @@
 //! Agents to launch: templates of the request that starts a conversation, with typed variables.
 //!
 //! A placeholder is `{{name}}` in a text of the template, with any spaces around the name. The placeholders of a template
-//! are exactly its declared variables, so that a misspelt one is found when the template is stored, not when it is used.
+//! are exactly its declared variables, so that a misspelt name is found when the template is stored, not when it is used.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,15 +14,15 @@ pub struct Variable<'a> {
     pub name: &'a str,
     /// True if a launch must give a value, unless there is a default.
     pub required: bool,
-    /// The value of a launch that gives none.
+    /// The value that is used if a launch gives none.
     pub default: Option<&'a str>,
     /// True if the variable names a collection.
     pub is_collection: bool,
-    /// True if the variable says what its collection holds.
+    /// True if the variable declares the content type of its collection.
     pub has_content_type: bool,
 }
 
-/// A template or a launch is not valid.
+/// Why a template or a launch is not valid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadTemplate {
     /// The name of a variable is not well-formed.
@@ -33,10 +33,10 @@ pub enum BadTemplate {
     /// Two variables have one name.
     #[error("the variable {0:?} is declared twice")]
     Twice(String),
-    /// A variable that may be left out has no value.
+    /// An optional variable has no default.
     #[error("the variable {0:?} is optional and needs a default")]
     NoDefault(String),
-    /// The content of a collection is given for another kind of variable.
+    /// A variable that is not a collection declares a content type.
     #[error("the variable {0:?} is no collection: leave collection_content_type out")]
     NoCollection(String),
     /// A placeholder is not declared.
@@ -51,7 +51,7 @@ pub enum BadTemplate {
     /// A launch has no value for a variable.
     #[error("the variable {0:?} needs a value")]
     Missing(String),
-    /// A launch has a value for something else.
+    /// A launch has a value for a variable that is not declared.
     #[error("the agent has no variable {0:?}")]
     Unknown(String),
 }
@@ -84,7 +84,7 @@ pub fn check(template: &Value, variables: &[Variable<'_>]) -> Result<(), BadTemp
     }
 }
 
-/// Puts values in the place of placeholders. Values are not searched for placeholders.
+/// Replaces placeholders by values. Values are not searched for placeholders.
 pub fn resolve(
     template: &Value,
     variables: &[Variable<'_>],
@@ -157,7 +157,7 @@ impl<'a> Part<'a> {
     }
 }
 
-/// Splits a text at its placeholders. Braces around something that is no name are text.
+/// Splits a text at its placeholders. Braces around anything but a name are plain text.
 fn parts(text: &str) -> Vec<Part<'_>> {
     let (mut parts, mut rest) = (vec![], text);
     let mut from = 0;
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn braces_that_are_no_placeholder_stay() {
+    fn braces_that_are_not_a_placeholder_do_not_change() {
         let template = json!("{{{x}}} {{ }} {{1}} {{a b}} {{");
         check(&template, &[variable("x")]).unwrap();
         let filled = resolve(&template, &[variable("x")], &values(&[("x", "1")])).unwrap();
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn placeholders_and_variables_are_the_same() {
+    fn every_placeholder_is_declared_and_every_variable_is_used() {
         let template = json!({"a": "{{x}}"});
         assert_eq!(check(&template, &[]), Err(BadTemplate::Undeclared("x".into())));
         let two = [variable("x"), variable("y")];

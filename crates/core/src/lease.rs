@@ -22,12 +22,12 @@ pub struct LeaseTimes {
 }
 
 impl LeaseTimes {
-    /// Creates the durations of a lease of `lease_ms`, which is at least [`MIN_LEASE_MS`].
+    /// Creates the durations of a lease of `lease_ms`, or of [`MIN_LEASE_MS`] if that is longer.
     pub fn new(lease_ms: u64) -> Self {
         Self { lease_ms: lease_ms.max(MIN_LEASE_MS) }
     }
 
-    /// For how long the lease is valid after a renewal.
+    /// How long the lease is valid after a renewal.
     pub fn lease_ms(self) -> u64 {
         self.lease_ms
     }
@@ -53,7 +53,7 @@ impl LeaseTimes {
         self.lease_ms / 2
     }
 
-    /// Returns until when the holder may act, after a renewal that it sent at `sent_ms`.
+    /// The time at which the holder must stop, after a renewal that it sent at `sent_ms`.
     pub fn acts_until(self, sent_ms: u64) -> u64 {
         sent_ms.saturating_add(self.lease_ms - self.margin_ms())
     }

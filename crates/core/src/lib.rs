@@ -75,7 +75,7 @@ pub use event::{
     BadPosition, Body, CancelReason, Close, Cursor, Event, LiveEvent, PROTOCOL_VERSION, Position, Proof,
     SessionChange, ToolEnd, ToolOutcome,
 };
-pub use failure::Failure;
+pub use failure::{Failure, FailureCode};
 pub use feedback::{BadFeedback, Feedback, NewFeedback, Sentiment};
 pub use given::{GivenMessage, validate_messages};
 pub use goal::{BadGoal, DeclaredGoal, Goal, GoalStatus, GoalType};

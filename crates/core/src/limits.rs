@@ -59,7 +59,7 @@ impl Default for Limits {
     }
 }
 
-/// A name is not well-formed.
+/// Why a name is not well-formed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what} {reason}")]
 pub struct BadName {
@@ -115,20 +115,20 @@ pub fn check_text(what: &'static str, text: &str) -> Result<(), BadName> {
     }
 }
 
-/// Refuses a native session id that a caller names and that looks like another one: one with white space around it, or
-/// with invisible characters.
+/// Checks a native session id that a caller names. Refuses an id that can be mistaken for another one: with white space
+/// around it, or with invisible characters.
 pub fn check_native_id(native: &str) -> Result<(), BadName> {
     check_text("a native session id", native)?;
     let bad = |reason| Err(BadName { what: "a native session id", reason });
     match native {
         _ if native.trim() != native => bad("must not begin or end with white space"),
-        _ if native.chars().any(is_unseen) => bad("must not hold characters that are not seen"),
+        _ if native.chars().any(is_invisible) => bad("must not hold characters that are not seen"),
         _ => Ok(()),
     }
 }
 
 /// True for an invisible character: white space other than a blank, marks of direction and width, byte order marks.
-fn is_unseen(c: char) -> bool {
+fn is_invisible(c: char) -> bool {
     let is_mark = matches!(c,
         '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
         | '\u{2060}'..='\u{206f}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{e0000}'..='\u{e0fff}');
@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_native_id_with_characters_that_are_not_seen_is_refused() {
+    fn a_native_id_with_invisible_characters_is_refused() {
         for bad in [
             "",
             " n1",

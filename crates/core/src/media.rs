@@ -1,18 +1,19 @@
 //! Media types of contents.
 //!
 //! A declared media type is believed unless the content shows that it is false. Only a few types are checked: images and
-//! documents that models get by their declared type, and whose first bytes are unmistakable.
+//! documents that are sent to models with their declared type, and whose first bytes are unmistakable.
 
 /// Number of bytes at the beginning of a content that [`media_type`] needs.
 pub const HEAD_BYTES: usize = 512;
 
-/// The media type of contents that nothing is known about.
+/// The media type of contents of unknown type.
 pub const ANY: &str = "application/octet-stream";
 
-/// Types whose contents always begin with the same bytes, and no content of another type does.
+/// Types that the first bytes prove or rule out: contents of such a type always begin with the same bytes, and no other
+/// content begins with them.
 const CERTAIN: &[&str] = &["image/png", "image/jpeg", "image/gif", "image/webp", "application/pdf"];
 
-/// First bytes of contents, at an offset, with their types. Checked in order.
+/// Media types, each with the bytes that identify it and their offset. Checked in order.
 const SIGNATURES: &[(usize, &[u8], &str)] = &[
     (0, b"\x89PNG\r\n\x1a\n", "image/png"),
     (0, b"\xff\xd8\xff", "image/jpeg"),
@@ -85,7 +86,7 @@ mod tests {
     const PNG: &[u8] = b"\x89PNG\r\n\x1a\nrest";
 
     #[test]
-    fn a_content_without_a_type_gets_that_of_its_first_bytes() {
+    fn content_without_a_declared_type_gets_the_type_of_its_first_bytes() {
         for (head, kind) in [
             (PNG, "image/png"),
             (b"\xff\xd8\xff\xe0", "image/jpeg"),

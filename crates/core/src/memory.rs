@@ -30,14 +30,14 @@ const DECISION: &str = "decision";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MemoryDecision {
-    /// The command has taken it as a memory.
+    /// The operator's command has stored the candidate as a memory.
     Accepted,
-    /// The command has refused it.
+    /// The operator's command has refused the candidate.
     Rejected,
 }
 names!(MemoryDecision { Accepted => "accepted", Rejected => "rejected" });
 
-/// Checks a new artifact of the kind [`CANDIDATE_KIND`]; others pass. `has_run` is true if a run makes it.
+/// Checks a new artifact of the kind [`CANDIDATE_KIND`]; other kinds pass. `has_run` is true if a run creates it.
 pub fn check_candidate(kind: &str, has_run: bool, metadata: &Map<String, Value>) -> Result<(), BadName> {
     let bad = |reason| Err(BadName::new("a memory candidate", reason));
     if kind != CANDIDATE_KIND {
@@ -119,8 +119,11 @@ mod tests {
         ] {
             assert!(!check(true, about.clone()), "{about}");
         }
-        assert!(!check(false, json!({"uncertainty": 0.5})), "without a run");
-        assert!(!check(true, json!({"uncertainty": 0.5, "decision": "accepted"})), "decided by itself");
+        assert!(!check(false, json!({"uncertainty": 0.5})), "a candidate needs a run");
+        assert!(
+            !check(true, json!({"uncertainty": 0.5, "decision": "accepted"})),
+            "a new candidate has no decision"
+        );
         assert!(check_candidate("file", false, &Map::new()).is_ok());
     }
 

@@ -167,7 +167,7 @@ pub enum Block {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         runtime_ms: Option<u64>,
     },
-    /// A change of a file by a tool. A text that is too long to be part of a message is an artifact.
+    /// A change of a file by a tool. A text that is too long for a message is stored as an artifact.
     #[serde(rename_all = "camelCase")]
     Diff {
         /// The path of the file, as the agent reports it.
@@ -230,7 +230,7 @@ pub struct FileLocation {
     pub line: Option<u32>,
 }
 
-/// The content of a tool result as one text: files and changes of files are named, not contained.
+/// The content of a tool result as one text. Files and changes of files are only named.
 pub fn result_text(content: &[Block]) -> String {
     let mut text = String::new();
     for block in content {

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! A network is an agent definition with members. The router is asked before every call and sees the rest of
-//! the stack. The stack is first in, first out; only the reducer of a parallel stage is put at its front.
+//! the stack. Despite its name, the stack is a queue; only the reducer of a parallel stage is put at its front.
 //! Each decision of the router is a [`Route`], which is recorded before it is carried out.
 
 use serde::{Deserialize, Serialize};
@@ -22,9 +22,9 @@ mod route;
 pub use reduce::{MemberChange, Reduce, reduce};
 pub use route::{Choice, Progress, Route, RouteEnd, RoutedBy};
 
-/// The most members of a network.
+/// Maximum number of members of a network.
 pub const MAX_MEMBERS: usize = 64;
-/// The most rules of a router, and the most stages of a sequence.
+/// Maximum number of rules of a router, and of stages of a sequence.
 pub const MAX_RULES: usize = 256;
 
 /// The members of a network, their router and their shared state.
@@ -181,7 +181,7 @@ impl Stage {
     }
 }
 
-/// A network is not valid.
+/// Why a network is not valid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {reason}")]
 pub struct BadNetwork {
@@ -190,7 +190,7 @@ pub struct BadNetwork {
 }
 
 impl BadNetwork {
-    /// Names the field, with its position, and the reason.
+    /// Creates the error for `field`, such as `network.members[0].agent`.
     pub fn new(field: impl Into<String>, reason: impl Into<String>) -> Self {
         Self { field: field.into(), reason: reason.into() }
     }

@@ -94,7 +94,7 @@ pub fn grant(total: usize, blocks: &[Block]) -> Vec<usize> {
     now.into_iter().map(|block| block.granted).collect()
 }
 
-/// Divides `total` permits by what owners need, and the rest evenly.
+/// Divides `total` permits among the servers: first to the owners in turn, as far as they need them, then the rest evenly.
 fn targets(total: usize, blocks: &[Block]) -> Vec<usize> {
     let mut targets = vec![0; blocks.len()];
     let mut left = total;
@@ -107,17 +107,17 @@ fn targets(total: usize, blocks: &[Block]) -> Vec<usize> {
     }
     while left > 0 {
         let mut is_given = false;
+        // Larger steps while many permits are left, so that there are few rounds.
         let step = (left / (8 * needs.len().max(1))).max(1);
-        for servers in needs.values_mut() {
+        for unmet in needs.values_mut() {
             let room = |server: &usize| blocks[*server].demand.cap.saturating_sub(targets[*server]);
-            let open = (0..blocks.len()).filter(|server| servers[*server].min(room(server)) > 0);
-            let Some(server) = open.max_by_key(|server| (servers[*server], std::cmp::Reverse(*server)))
-            else {
+            let open = (0..blocks.len()).filter(|server| unmet[*server].min(room(server)) > 0);
+            let Some(server) = open.max_by_key(|server| (unmet[*server], std::cmp::Reverse(*server))) else {
                 continue;
             };
-            let given = step.min(left).min(servers[server]).min(room(&server));
+            let given = step.min(left).min(unmet[server]).min(room(&server));
             (left, is_given) = (left - given, is_given || given > 0);
-            servers[server] -= given;
+            unmet[server] -= given;
             targets[server] += given;
         }
         if !is_given {
@@ -189,7 +189,7 @@ mod tests {
         // The first server has no demand any more, but holds all permits.
         let ended = [block(0, 8, 8, &[]), block(8, 0, 0, &[("b", 7)])];
         assert_eq!(grant(8, &ended), [0, 0]);
-        assert_eq!(grant(4, &[block(8, 8, 8, &[("a", 8)])]), [4], "there are fewer than before");
+        assert_eq!(grant(4, &[block(8, 8, 8, &[("a", 8)])]), [4], "the total is smaller than before");
     }
 
     #[test]
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn no_sequence_of_starts_ends_and_crashes_uses_more_than_there_are() {
+    fn no_sequence_of_starts_ends_and_crashes_uses_more_permits_than_exist() {
         let mut random = 7_u64;
         let mut next = |below: usize| {
             random ^= random << 13;
@@ -253,6 +253,6 @@ mod tests {
             assert!(used <= total, "{used}");
             most = most.max(used);
         }
-        assert_eq!(most, total, "all of them are used at some time");
+        assert_eq!(most, total, "all permits are used at some time");
     }
 }

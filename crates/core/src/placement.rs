@@ -235,21 +235,25 @@ mod tests {
         let placed = |wanted| place(wanted, node(1), &servers);
         assert_eq!(placed(wish("coder", Some("/srv/a/project"))), Some(node(2)));
         assert_eq!(placed(wish("coder", Some("/srv/b"))), Some(node(3)));
-        assert_eq!(placed(wish("coder", Some("/srv/ab"))), None, "a folder is not a prefix of its name");
+        assert_eq!(placed(wish("coder", Some("/srv/ab"))), None, "/srv/ab is not in the folder /srv/a");
         assert_eq!(placed(wish("coder", None)), Some(node(2)));
-        assert_eq!(placed(wish("script", Some("/anywhere"))), Some(node(1)), "no folders mean all of them");
+        assert_eq!(
+            placed(wish("script", Some("/anywhere"))),
+            Some(node(1)),
+            "a server without a list of folders takes every folder"
+        );
         assert_eq!(placed(wish("unknown", None)), None);
         assert_eq!(place(wish("script", None), node(1), &[]), None);
     }
 
     #[test]
-    fn the_server_that_received_the_request_keeps_it_unless_it_has_far_more_to_do() {
+    fn the_server_that_received_the_request_keeps_the_session_unless_it_has_far_more_sessions() {
         let at = |here: u64, others: u64| {
             let servers = [server(1, here, &["script"], &[]), server(2, others, &["script"], &[])];
             place(wish("script", None), node(1), &servers)
         };
         assert_eq!(at(0, 0), Some(node(1)));
-        assert_eq!(at(8, 0), Some(node(1)), "few sessions are kept together with their server");
+        assert_eq!(at(8, 0), Some(node(1)), "a server with few sessions keeps a new one");
         assert_eq!(at(9, 0), Some(node(2)));
         assert_eq!(at(200, 100), Some(node(1)));
         assert_eq!(at(201, 100), Some(node(2)));
@@ -351,12 +355,16 @@ mod tests {
             of_version(8, server(4, 91, &["script", "coder"], &[])),
         ];
         let wish = wish("script", None);
-        // It moves to a later version, however busy that server is, and never to an earlier one.
+        // The session moves to a later version, however busy that server is, and never to an earlier one.
         assert_eq!(place_elsewhere(&[wish], node(1), &servers), Some(node(2)));
         assert_eq!(place_elsewhere(&[wish], node(2), &servers), Some(node(4)));
         assert_eq!(place_elsewhere(&[wish], node(2), &servers[..3]), None, "it stays");
-        assert_eq!(place_elsewhere(&[wish], node(3), &servers[..1]), Some(node(1)), "no other is later");
-        // An earlier server takes no session that has lost its home.
+        assert_eq!(
+            place_elsewhere(&[wish], node(3), &servers[..1]),
+            Some(node(1)),
+            "no other server has a later version than node 1"
+        );
+        // A server of an earlier version takes no session that has lost its home.
         assert_eq!(place_again(wish, node(1), &servers), Some(node(2)));
         assert_eq!(place_again(wish, node(4), &servers), Some(node(4)));
         let draining = Candidate { is_draining: true, ..servers[1].clone() };

@@ -2,14 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The processes of an agent that are certain to have ended when its guard has.
+/// The processes of an agent that are certain to have ended once the agent's guard has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Supervision {
     /// Every descendant of the agent.
     Tree,
-    /// The agent's process group. A process that left it may go on.
+    /// The agent's process group. A process that left the group may still run.
     Group,
 }
 
@@ -25,7 +25,7 @@ impl Default for Supervision {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct LeftProcess {
-    /// The number of the process.
+    /// The process id.
     pub pid: i32,
     /// The command line, shortened.
     pub command: String,

@@ -1,9 +1,9 @@
-//! Quotas: how much of a server one owner may use, so that nobody can use it up for the others.
+//! Quotas: how much of a server one owner may use, so that no owner can use up the server for the others.
 //!
 //! A pool of fixed size (workers, queued prompts, requests, streams) is divided by a rule that needs no configuration:
 //! an owner is refused once it uses as much as is still free. One owner alone takes at most half of a pool, two take a
-//! third each, and a newcomer always finds room. The server's own owner may use a whole pool. Limits that an operator
-//! sets apply in addition.
+//! third each, so that a place stays free for another owner. The server's own owner may use a whole pool. Limits that an
+//! operator sets apply in addition.
 //!
 //! In a cluster, the limits of active runs and of queued prompts hold over all servers. Each server has a part of such
 //! a limit, its block, which no other server has. If another server wants more than its block, a server gives up a part
@@ -86,11 +86,6 @@ impl Resource {
         Self::Artifacts,
         Self::Agents,
     ];
-
-    /// True if the amount in use decreases without a deletion.
-    pub fn is_released_after_use(self) -> bool {
-        matches!(self, Self::QueuedPrompts | Self::Requests | Self::Streams)
-    }
 }
 
 /// The use of a pool from the point of view of one owner.
@@ -104,7 +99,7 @@ pub struct PoolUse {
     pub elsewhere: usize,
     /// The limit of the owner; 0 for none.
     pub cap: usize,
-    /// Whether the owner leaves room for others.
+    /// Whether the owner must leave room for others. False for the server's own owner.
     pub leaves_room: bool,
 }
 
@@ -166,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newcomer_always_finds_room() {
+    fn owners_that_use_a_pool_leave_a_place_for_another_owner() {
         assert_eq!(shared_out(8, 1), [4]);
         assert_eq!(shared_out(9, 2), [3, 3]);
         assert_eq!(shared_out(1, 1), [1]);
@@ -179,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn the_owner_of_the_server_takes_what_there_is_and_a_cap_binds_everybody() {
+    fn the_servers_own_owner_may_use_a_whole_pool_but_not_exceed_its_cap() {
         let pool =
             |free, own, cap, leaves_room| PoolUse { free, own, elsewhere: 0, cap, leaves_room }.may_take();
         assert!(pool(1, 99, 0, false));
@@ -190,20 +185,20 @@ mod tests {
     }
 
     #[test]
-    fn a_server_keeps_what_it_uses_of_its_block_and_its_part_of_the_limit() {
-        assert_eq!(kept_block(10, 10, (0, 0), 0), 10, "nobody else wants it");
-        assert_eq!(kept_block(10, 10, (0, 0), 1), 0, "it does not want it itself");
+    fn a_server_keeps_what_it_uses_of_its_block_or_an_even_share_if_that_is_more() {
+        assert_eq!(kept_block(10, 10, (0, 0), 0), 10, "no other server wants more");
+        assert_eq!(kept_block(10, 10, (0, 0), 1), 0, "this server uses nothing and wants nothing");
         assert_eq!(kept_block(10, 10, (2, 3), 1), 3);
         assert_eq!(kept_block(10, 10, (0, 99), 1), 5);
-        assert_eq!(kept_block(10, 10, (8, 99), 1), 8, "runs are not stopped");
+        assert_eq!(kept_block(10, 10, (8, 99), 1), 8, "the used part is kept");
         assert_eq!(kept_block(3, 3, (0, 9), 1), 2);
-        assert_eq!(kept_block(10, 2, (1, 9), 4), 2, "it has no more than its part");
+        assert_eq!(kept_block(10, 2, (1, 9), 4), 2, "no more than it held");
         let passed_on = [kept_block(2, 1, (1, 9), 2), kept_block(2, 1, (0, 9), 2)];
-        assert_eq!(passed_on, [1, 0], "there is less than one for each");
+        assert_eq!(passed_on, [1, 0], "the limit is smaller than the number of servers");
     }
 
     #[test]
-    fn a_limit_of_an_owner_replaces_the_one_of_all() {
+    fn a_limit_of_one_owner_replaces_the_limit_of_all_owners() {
         let all = Quotas { artifacts: 5, agents: 7, ..Quotas::default() };
         let own = OwnerQuotas { artifacts: Some(0), streams: Some(2), ..OwnerQuotas::default() };
         assert_eq!(own.or(&all), Quotas { artifacts: 0, agents: 7, streams: 2, ..Quotas::default() });

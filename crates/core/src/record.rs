@@ -45,7 +45,7 @@ pub struct Grant {
     /// When the grant was revoked.
     #[serde(rename = "revokedAtMs", default, skip_serializing_if = "Option::is_none")]
     pub revoked_at: Option<Time>,
-    /// The one who revoked the grant.
+    /// The party that revoked the grant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revoked_by: Option<Box<Decider>>,
 }

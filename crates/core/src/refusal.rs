@@ -2,8 +2,8 @@
 
 use crate::{Approval, AttemptId, Decider, RunId, RunStatus, SessionId, Time, WaitId};
 
-/// Defines an error's stable codes: the method `code` and the list `CODES`. Both come from one table, so the list is
-/// always complete. Variants after the semicolon delegate to the codes of another error.
+/// Defines an error's stable codes: the method `code` and the list `CODES`, both from one table. Variants after the
+/// semicolon delegate to the codes of another error, which `CODES` does not repeat.
 #[macro_export]
 macro_rules! codes {
     ($($variant:pat => $code:literal,)+ $(; $other:pat => $delegated:expr,)*) => {

@@ -15,8 +15,8 @@ use crate::Time;
 /// How long after the last arrival of a request an equal request counts as its repetition: 60 s, the longest pause of a
 /// client between two attempts, and 15 s for slow connections.
 pub const REPEAT_MS: u64 = 75_000;
-/// How long after the arrival of a request that creates a thread, and is still being handled, an equal request creates
-/// a second thread. Clients wait 30 s for an answer, so only a later request can be a repetition.
+/// While a request that creates a thread is being handled, an equal request that arrives within this time creates a
+/// second thread. Clients wait 30 s for an answer, so only a later request can be a repetition.
 pub const OVERLAP_MS: u64 = 30_000;
 
 /// An earlier request, equal to the one that arrives.

@@ -1,6 +1,6 @@
 //! Retention of artifacts: which of them are removed because of their age, or because their owner stores too much.
 //!
-//! Invariant: an artifact that a message, a delegation or state still names is never removed.
+//! Invariant: an artifact that a message, a delegation, state or a step still names is never removed.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -94,7 +94,7 @@ mod tests {
     fn old_artifacts_and_the_oldest_of_an_owner_that_stores_too_much_expire() {
         assert_eq!(expired(0, 0, &[]), []);
         assert_eq!(expired(20, 0, &[]), [id(1), id(2)]);
-        assert_eq!(expired(0, 20, &[]), [id(1)], "bob stores less");
+        assert_eq!(expired(0, 20, &[]), [id(1)], "only ann stores more than the limit");
         assert_eq!(expired(0, 1, &[]), [id(1), id(2), id(3), id(4)]);
         assert_eq!(expired(15, 10, &[]), [id(1), id(2), id(3)]);
     }
@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn named_artifacts_are_kept_and_count_towards_the_limit() {
         assert_eq!(expired(1, 0, &[1, 3]), [id(2)]);
-        assert_eq!(expired(0, 20, &[1]), [id(3)], "the next oldest makes room");
+        assert_eq!(expired(0, 20, &[1]), [id(3)], "the oldest artifact that is not named expires");
     }
 
     #[test]

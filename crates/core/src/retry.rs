@@ -9,7 +9,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::message::names;
-use crate::{Failure, Message, MessageStatus, Role, Run, RunId, RunLimits, Time};
+use crate::{FailureCode, Message, MessageStatus, Role, Run, RunId, RunLimits, Time};
 
 /// Why an attempt follows another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -26,7 +26,7 @@ pub enum RetryReason {
     Temporary,
     /// A caller retried the run.
     User,
-    /// Another adapter takes over from the one of the attempt before.
+    /// Another adapter takes over from the adapter of the attempt before.
     Failover,
 }
 names!(RetryReason {
@@ -36,14 +36,14 @@ names!(RetryReason {
 
 impl RetryReason {
     /// Classifies an automatic retry on the same adapter, by the code of the failure that it follows.
-    pub fn after_failure(code: &str) -> Self {
+    pub fn after_failure(code: &FailureCode) -> Self {
         match code {
-            Failure::AUTHENTICATION => Self::Authentication,
-            Failure::STALE_BINDING => Self::Stale,
-            Failure::ADAPTER_CRASHED
-            | Failure::EXECUTOR_LOST
-            | Failure::TRANSPORT_INTERRUPTION
-            | Failure::MODEL_CONNECTION_BROKEN => Self::Crash,
+            FailureCode::Authentication => Self::Authentication,
+            FailureCode::StaleBinding => Self::Stale,
+            FailureCode::AdapterCrashed
+            | FailureCode::ExecutorLost
+            | FailureCode::TransportInterruption
+            | FailureCode::ModelConnectionBroken => Self::Crash,
             _ => Self::Temporary,
         }
     }
@@ -94,7 +94,7 @@ impl RunChange {
         }
         if !self.limits.is_empty() {
             options.limits = self.limits.or(options.limits);
-            // The remainder is that of the old limits. The next model call computes it again.
+            // The budget was computed from the old limits. The next model call computes it again.
             run.budget = None;
         }
     }
@@ -113,26 +113,26 @@ pub struct Fallback {
 
 /// True when another adapter may succeed after a failure with this code: the agent cannot be started or reached, has no
 /// valid login, or has no capacity. Other failures concern the request itself and would be repeated.
-pub fn another_adapter_helps(code: &str) -> bool {
+pub fn another_adapter_helps(code: &FailureCode) -> bool {
     matches!(
         code,
-        Failure::ADAPTER_UNAVAILABLE
-            | Failure::ADAPTER_INCOMPATIBLE
-            | Failure::ADAPTER_CRASHED
-            | Failure::ADAPTER_EXECUTION_FAILED
-            | Failure::AUTHENTICATION
-            | Failure::BINDING_FAILED
-            | Failure::QUOTA_EXCEEDED
-            | Failure::STALE_BINDING
-            | Failure::TIMEOUT
-            | Failure::TRANSPORT_INTERRUPTION
-            | Failure::MODEL_CONNECTION_BROKEN
-            | Failure::MODEL_KEY_MISSING
-            | Failure::MODEL_NOT_CONFIGURED
-            | Failure::MODEL_OVERLOADED
-            | Failure::MODEL_QUOTA_EXHAUSTED
-            | Failure::MODEL_RATE_LIMITED
-            | Failure::MODEL_UNAUTHORIZED
+        FailureCode::AdapterUnavailable
+            | FailureCode::AdapterIncompatible
+            | FailureCode::AdapterCrashed
+            | FailureCode::AdapterExecutionFailed
+            | FailureCode::Authentication
+            | FailureCode::BindingFailed
+            | FailureCode::QuotaExceeded
+            | FailureCode::StaleBinding
+            | FailureCode::Timeout
+            | FailureCode::TransportInterruption
+            | FailureCode::ModelConnectionBroken
+            | FailureCode::ModelKeyMissing
+            | FailureCode::ModelNotConfigured
+            | FailureCode::ModelOverloaded
+            | FailureCode::ModelQuotaExhausted
+            | FailureCode::ModelRateLimited
+            | FailureCode::ModelUnauthorized
     )
 }
 
@@ -142,8 +142,8 @@ pub fn next_fallback<'a>(fallbacks: &'a [Fallback], tried: &[&str]) -> Option<&'
 }
 
 /// Finds the message beneath which `run`, which has ended, is tried again: the last message of its `path`, root first,
-/// that is not a failed answer of the run. A failure leaves one such message, or one for each stretch of text between
-/// two questions. Returns the message's place in `path`; `None` if there is none.
+/// that is not a failed answer of the run. A failure leaves one failed answer, or one for each stretch of text between
+/// two questions. Returns the index of the message in `path`; `None` if there is none.
 pub fn retry_base<'a>(
     run: RunId,
     mut path: impl DoubleEndedIterator<Item = &'a Message> + ExactSizeIterator,
@@ -168,12 +168,13 @@ mod tests {
             ("stale_binding", RetryReason::Stale),
             ("model_overloaded", RetryReason::Temporary),
         ] {
-            assert_eq!(RetryReason::after_failure(code), reason, "{code}");
+            assert_eq!(RetryReason::after_failure(&code.into()), reason, "{code}");
             assert_eq!(RetryReason::from_name(reason.name()), Some(reason));
         }
     }
 
-    /// Builds a message: `p` a prompt, `a` an answer, `f` a failed answer; with a capital, of another run.
+    /// Builds a message: `p` a prompt, `a` an answer, `f` a failed answer; an upper-case letter stands for a message of
+    /// another run.
     fn message(kind: char) -> Message {
         let status = match kind.to_ascii_lowercase() {
             'f' => MessageStatus::Failed,
@@ -216,9 +217,11 @@ mod tests {
     fn failures_of_the_request_itself_do_not_change_the_adapter() {
         for code in ["limit_reached", "model_refused", "model_context_too_long", "invalid_request", "refusal"]
         {
-            assert!(!another_adapter_helps(code), "{code}");
+            assert!(!another_adapter_helps(&code.into()), "{code}");
         }
-        assert!(another_adapter_helps("authentication") && another_adapter_helps("model_quota_exhausted"));
+        for code in ["authentication", "model_quota_exhausted"] {
+            assert!(another_adapter_helps(&code.into()), "{code}");
+        }
     }
 
     #[test]

@@ -96,7 +96,7 @@ pub struct Run {
     /// The last message the run wrote.
     #[serde(rename = "finalMessageId", skip_serializing_if = "Option::is_none")]
     pub final_message: Option<MessageId>,
-    /// All text that the agent wrote in the run. Present where a single run that has ended is read; absent in lists.
+    /// All text that the agent wrote in the run. Present when a single ended run is read; absent in lists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub final_text: Option<String>,
     /// The structured output. Absent if the run has no output schema, or none of its answers was checked yet.
@@ -149,8 +149,8 @@ impl Run {
         self.retried_at.or(self.started_at).unwrap_or(self.created_at)
     }
 
-    /// The limits that the run has left at `now`, where `agent` are those of its agent and its children have used
-    /// `delegated`. The latest budget knows extensions and the limits of the adapter.
+    /// The limits that remain for the run at `now`. `agent` are the limits of its agent, `delegated` is the usage of its
+    /// children. The latest budget takes precedence, since it includes extensions and the limits of the adapter.
     pub fn limits_left(&self, agent: AgentLimits, delegated: &Usage, now: Time) -> RunLimits {
         let limits = self.options.limits.of_agent(agent);
         let budget = self.budget.as_deref().copied().unwrap_or_default();
@@ -167,8 +167,9 @@ impl Run {
         }
     }
 
-    /// The time from which the time limit counts while `attempt` executes. If the clock was set back between two attempts,
-    /// it counts from the later one, so that the limit comes late by at most its own length.
+    /// The time from which the time limit counts while `attempt` executes. If the clock was set back between two
+    /// attempts, it counts from the creation of the later attempt, so that the run exceeds its limit by at most the
+    /// limit's own length.
     pub fn limited_since_in(&self, attempt: &Attempt) -> Time {
         self.limited_since().min(attempt.created_at)
     }
@@ -297,7 +298,7 @@ pub enum Outcome {
 ///
 /// `attempt` is the run's latest attempt. All events of one decision concern the same attempt. The [`Close`] of an
 /// event that ends the run is left empty; the writer of the run's last messages fills it in. Goals that are pending when
-/// the run ends fail before it.
+/// the run ends fail before the event that ends the run.
 pub fn decide(run: &Run, attempt: Option<&Attempt>, command: Command) -> Result<Vec<Body>, Refusal> {
     let mut events = decide_run(run, attempt, command)?;
     if let Some(end) = events.iter().position(Body::ends_run).filter(|_| !run.goals.is_empty()) {

@@ -47,7 +47,7 @@ pub struct Sandbox {
     /// A restriction or a gap that a person should know of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
-    /// The working folder, if the agent may write there and in no other folder of the user's.
+    /// The working folder, if the agent may write there and in no other folder of the user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub folder: Option<String>,
     /// The configured reach of a confined agent.

@@ -147,8 +147,8 @@ pub enum TitleSource {
 }
 names!(TitleSource { Manual => "manual", Agent => "agent", Heuristic => "heuristic" });
 
-/// Derives a title from `text`: at most 50 characters. A longer text is cut at the end of a word and ends with `…`.
-/// `None` if the text is blank.
+/// Derives a title from `text`: at most 50 characters. A longer text is cut, if possible at the end of a word, and ends
+/// with `…`. `None` if the text is blank.
 pub fn title_of(text: &str) -> Option<String> {
     const MAX_CHARS: usize = 50;
     let text: String = text.chars().map(|char| if char.is_control() { ' ' } else { char }).collect();
@@ -544,7 +544,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_replaces_the_one_of_its_name_and_the_same_tool_again_changes_nothing() {
+    fn adding_a_tool_replaces_the_tool_of_the_same_name() {
         let mut session = session(SessionStatus::Open);
         let add = |name: &str, description: &str| Command::AddTool(tool(name, description));
         let remove = |name: &str| Command::RemoveTool { name: name.into() };

@@ -157,7 +157,8 @@ pub enum Expect {
     Version(u64),
 }
 
-/// A precondition was not met. Version 0 stands for an absent key. If an absent key must be present, `expected` is 1.
+/// The error for a precondition that is not met. Version 0 stands for an absent key. If an absent key must be present,
+/// `expected` is 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("version {expected} was expected, but the version is {current}")]
 pub struct VersionMismatch {
@@ -193,7 +194,7 @@ pub fn decide(
 pub struct StateOutcome {
     /// The entry after the change.
     pub entry: Option<StateEntry>,
-    /// True when the key was absent before.
+    /// True when the change created the key.
     pub created: bool,
 }
 
@@ -222,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_needs_its_precondition() {
+    fn a_change_whose_precondition_is_not_met_is_refused() {
         let (empty, one, gone) = (slot(None, 0, 0), slot(Some(json!(1)), 3, 3), slot(None, 0, 4));
         let (set, null) = (Some(json!(2)), Some(Value::Null));
         let refused = |expected, current| Err(VersionMismatch { expected, current });

@@ -58,10 +58,10 @@ impl Stored {
 }
 
 /// Returns the position after which a reader has received bytes that are not stored; `None` if there are none.
-/// `shown` is the reader's position; `next` is the position of the next event, or the end of the stored bytes if
+/// `received` is the reader's position; `next` is the position of the next event, or the end of the stored bytes if
 /// there is no next event.
-pub fn truncated_at(shown: u64, next: u64) -> Option<u64> {
-    (shown > next).then_some(next)
+pub fn truncated_at(received: u64, next: u64) -> Option<u64> {
+    (received > next).then_some(next)
 }
 
 #[cfg(test)]

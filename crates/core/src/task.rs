@@ -157,7 +157,7 @@ fn shortened(text: &str) -> String {
     text.chars().take(MAX_TEXT_CHARS).collect()
 }
 
-/// True when `tasks` can be the plan of a run that is imported.
+/// True when the plan of an imported run is valid.
 pub fn is_consistent(tasks: &[Task]) -> bool {
     let mut ids: Vec<u32> = tasks.iter().map(|task| task.id).collect();
     ids.sort_unstable();
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_keeps_its_id_by_id_or_by_title() {
+    fn a_task_is_recognised_by_its_id_or_its_title() {
         use TaskStatus::{Completed, InProgress, Pending};
         let first = update(&[], vec![planned("read", InProgress), planned("write", Pending)], 1).unwrap();
         assert_eq!(lines(&first), ["0 1 read in_progress", "1 2 write pending"]);
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_names_the_messages_in_which_it_began_and_ended() {
+    fn a_task_records_the_messages_in_which_it_began_and_ended() {
         use TaskStatus::{Completed, InProgress, Pending};
         let message = |n: u8| Some(MessageId::from_random([n; 16]));
         let mut tasks = vec![];
@@ -225,7 +225,7 @@ mod tests {
             (message(2), None),
             (message(2), None),
             (message(2), message(4)),
-            // A task that is taken up again has not begun.
+            // A task that is pending again has not begun.
             (None, None),
         ];
         assert_eq!(seen, expected);
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_plan_again_is_no_change_and_a_long_one_is_cut_off() {
+    fn an_equal_plan_changes_nothing_and_a_long_plan_is_truncated() {
         let plan = || vec![planned("a", TaskStatus::Pending)];
         let first = update(&[], plan(), 1).unwrap();
         assert_eq!(update(&first, plan(), 2), None);

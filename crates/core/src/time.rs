@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_date_is_that_of_the_zone() {
+    fn a_date_depends_on_the_utc_offset() {
         let midnight = Time(951_782_400_000);
         assert_eq!(
             [0, 60, -1].map(|offset| midnight.date(offset)),
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_is_shown_in_utc() {
+    fn a_time_is_formatted_in_utc() {
         for (ms, text) in [
             (0, "1970-01-01 00:00:00 UTC"),
             (951_782_400_000, "2000-02-29 00:00:00 UTC"),
@@ -85,8 +85,12 @@ mod tests {
     fn a_deadline_keeps_its_length_if_the_clock_was_set_back() {
         let (set_at, deadline) = (Time(10_000), Time(10_500));
         assert_eq!(deadline.kept_from(set_at, Time(10_200)), deadline);
-        assert_eq!(deadline.kept_from(set_at, Time(99_000)), deadline, "it has passed");
+        assert_eq!(deadline.kept_from(set_at, Time(99_000)), deadline, "a passed deadline stays");
         assert_eq!(deadline.kept_from(set_at, Time(2_000)), Time(2_500));
-        assert_eq!(Time(9_000).kept_from(set_at, Time(2_000)), Time(2_000), "it had passed already");
+        assert_eq!(
+            Time(9_000).kept_from(set_at, Time(2_000)),
+            Time(2_000),
+            "a deadline that had passed when it was set counts as reached"
+        );
     }
 }

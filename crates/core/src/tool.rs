@@ -203,7 +203,7 @@ impl CallResult {
     }
 }
 
-/// The declaration of a client tool is invalid.
+/// Why the declaration of a client tool is not valid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadTool {
     /// The name is not well-formed.
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_and_is_error_say_the_same_and_the_time_is_not_compared() {
+    fn results_are_compared_by_status_and_not_by_runtime() {
         let result = |text: &str| serde_json::from_str::<ClientResult>(text).unwrap();
         let old = result(r#"{"toolUseId":"t1","content":"no","isError":true}"#);
         let new = result(r#"{"toolUseId":"t1","content":"no","status":"error","runtimeMs":12}"#);
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reported_runtime_counts_before_the_measured_one() {
+    fn a_reported_runtime_takes_precedence_over_the_measured_one() {
         for (reported, measured, expected) in [
             (None, None, None),
             (None, Some(7), Some(7)),

@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use crate::LineId;
 
 mod pen;
-pub use pen::{above, aside, before, taken_up};
+pub use pen::{above, aside, before, reopened};
 
 /// The position of a message: its line and its depth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -40,8 +40,8 @@ pub struct Line {
     pub parent: Option<Point>,
     /// The depth of its next message.
     pub end: u32,
-    /// True when the run that opened the line was rolled back. Abandoned lines are kept for the record and are never
-    /// part of a path.
+    /// True when the run that opened the line was rolled back, or when the line holds text of a failed attempt.
+    /// Abandoned lines are kept for the record. They are neither followed nor extended until they are [`reopened`].
     pub abandoned: bool,
 }
 
@@ -105,7 +105,7 @@ pub fn ranges<E>(
     while let Some(point) = next {
         let parent = parent_of(point.line)?;
         let from = start(parent);
-        // A fork or a branch may start beneath the parent of a line that is still empty at this depth.
+        // The point may lie above the first position of its line, on the parent line: then the line adds no range.
         if point.pos >= from {
             ranges.push(Range { line: point.line, from, to: point.pos });
         }
@@ -140,8 +140,8 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// The cursor with which the active path continues on the new line: the point above the line, and the line. A line of
-    /// a root needs none.
+    /// The cursor with which the active path continues on the new line: the point above the line, and the line. `None`
+    /// if no line was opened, or if it starts with a root.
     pub fn cursor(&self) -> Option<(Point, LineId)> {
         let line = self.opened?;
         Some((line.parent?, line.id))
@@ -159,7 +159,7 @@ pub trait TreeView {
 
     /// The target of the first cursor within `range`: the first message of a line that starts beneath the cursor's
     /// point and is neither empty nor abandoned.
-    fn turn(&mut self, range: Range) -> Result<Option<Point>, Self::Error>;
+    fn cursor_target(&mut self, range: Range) -> Result<Option<Point>, Self::Error>;
 
     /// The first message of the newest line beneath `at` that is neither empty nor abandoned.
     fn newest(&mut self, at: Point) -> Result<Option<Point>, Self::Error>;
@@ -177,7 +177,7 @@ pub fn leaf<V: TreeView>(view: &mut V, at: Point) -> Result<Point, V::Error> {
         let ahead = view.ahead(at)?;
         let mut next = None;
         for range in &ahead {
-            next = view.turn(*range)?;
+            next = view.cursor_target(*range)?;
             if next.is_some() {
                 break;
             }

@@ -9,7 +9,8 @@ use crate::{Block, Role};
 /// Maximum number of messages in the results of one turn.
 pub const MAX_RESULT_MESSAGES: usize = 500;
 
-/// The results of a turn are not complete, or a message holds a block that it may not hold.
+/// Why the messages of a turn or a history are refused: they are not complete, or a message holds a block that it may not
+/// hold.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("messages[{index}]: {reason}")]
 pub struct BadTurn {
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn an_incomplete_turn_is_refused_with_its_place() {
+    fn an_incomplete_turn_is_refused_with_the_index_of_the_message() {
         for (script, error) in [
             ("", "messages[0]: the results of a turn have at least one message"),
             ("c1", "messages[0]: these tool calls have no result, and a finished turn has one for each: 1"),

@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ten_dimes_are_a_dollar() {
+    fn costs_are_added_without_rounding_errors() {
         let dime = Usage { cost: Cost::from(0.1), ..Usage::default() };
         let sum = (0..10).fold(Usage::default(), |sum, _| sum + dime);
         assert_eq!(sum.cost.usd(), Some(1.0));

@@ -224,7 +224,7 @@ pub fn is_recorded<'a>(
     }
 }
 
-/// Records results. The wait is answered once no result is missing, or once `None` closes it.
+/// Records results, and answers the wait once no result is missing. `None` answers the wait with the results so far.
 pub(crate) fn record_results(wait: &mut Wait, results: Option<&[ClientResult]>) {
     let closed = results.is_none();
     for result in results.unwrap_or_default() {
@@ -353,21 +353,21 @@ mod tests {
     }
 
     #[test]
-    fn a_decision_names_who_made_it_and_what_the_agent_is_told() {
+    fn a_decision_records_its_author_and_the_reply_to_the_agent() {
         let replies = Replies { allowed: "allow_once".into(), denied: "cancelled".into() };
         let wait = Wait { replies: Some(Box::new(replies)), ..wait(WaitRequest::Approval) };
         let by = Decider::Key { owner_id: "ada".into(), key_id: KeyId::from_random([2; 16]) };
         let answerer = Some(Answerer { by: by.clone(), grant: None });
-        let told = |answer, by| match super::decide(&wait, answer, by) {
+        let decided = |answer, by| match super::decide(&wait, answer, by) {
             Ok(Some(Body::ApprovalResolved { decided_by, told, .. })) => (decided_by.map(|by| *by), told),
             other => panic!("{other:?}"),
         };
         assert_eq!(
-            told(approval(Approval::Allowed), answerer.clone()),
+            decided(approval(Approval::Allowed), answerer.clone()),
             (Some(by.clone()), Some("allow_once".into()))
         );
-        assert_eq!(told(approval(Approval::Denied), answerer), (Some(by), Some("cancelled".into())));
-        assert_eq!(told(None, None), (None, None), "nobody decided, and the agent was told nothing");
+        assert_eq!(decided(approval(Approval::Denied), answerer), (Some(by), Some("cancelled".into())));
+        assert_eq!(decided(None, None), (None, None), "no decision and no reply");
     }
 
     fn tools_wait() -> Wait {
@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn opening_a_wait_asks_its_question_then_suspends_the_run() {
+    fn opening_a_wait_records_the_question_and_then_the_waiting_run() {
         let kinds = |request| open(&wait(request)).iter().map(Body::kind).collect::<Vec<_>>();
         assert_eq!(kinds(WaitRequest::Input), ["input.requested", "run.waiting_input"]);
         assert_eq!(kinds(WaitRequest::Approval), ["approval.requested", "run.waiting_approval"]);

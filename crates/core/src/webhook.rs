@@ -21,7 +21,7 @@ use crate::{Body, Cursor, EventId, KeyId, SessionId, Time, WebhookId};
 pub const MAX_ATTEMPTS: u32 = 10;
 /// The longest URL of a webhook, in bytes.
 pub const MAX_URL_BYTES: usize = 2_048;
-/// The pause before the second attempt. Each further pause is four times as long.
+/// The pause before the second attempt. Each further pause is four times as long as the one before, up to the maximum.
 const FIRST_PAUSE_MS: u64 = 1_000;
 const MAX_PAUSE_MS: u64 = 60 * 60 * 1_000;
 
@@ -53,7 +53,7 @@ pub struct Webhook {
     pub key: Option<KeyId>,
     /// The address that events are posted to.
     pub url: String,
-    /// The types of the events that are delivered, such as `run.failed`, or first words of types, such as `run`.
+    /// The types of the events that are delivered, such as `run.failed`, or the first words of types, such as `run`.
     pub types: Vec<String>,
     /// The events up to this one are delivered, dead, or of other types.
     #[serde(rename = "deliveredTo")]
@@ -128,7 +128,7 @@ pub enum Next {
     /// The event is sent again after this pause.
     Pause(u64),
     /// The event becomes a dead letter with this error.
-    Bury(String),
+    DeadLetter(String),
 }
 
 impl Webhook {
@@ -147,7 +147,7 @@ impl Webhook {
         match is_last {
             true => {
                 (self.cursor, self.failures) = (event, 0);
-                Next::Bury(error)
+                Next::DeadLetter(error)
             }
             false => {
                 self.failures += 1;
@@ -190,7 +190,8 @@ pub fn is_public(ip: IpAddr) -> bool {
 
 fn is_public_v4(ip: Ipv4Addr) -> bool {
     let [a, b, c, _] = ip.octets();
-    // This network, shared space of providers, protocol assignments, relays, benchmarks, and everything from multicast on.
+    // Reserved: 0/8 (this network), 100.64/10 (carrier-grade NAT), 192.0.0/24 (protocol assignments), 192.88.99/24 (6to4
+    // relays), 198.18/15 (benchmarks), and everything from 224/3 (multicast) on.
     let is_reserved = matches!(
         (a, b, c),
         (0 | 224.., ..) | (100, 64..=127, _) | (192, 0, 0) | (192, 88, 99) | (198, 18 | 19, _)
@@ -237,10 +238,10 @@ mod tests {
     }
 
     #[test]
-    fn an_event_is_sent_later_each_time_and_then_buried() {
+    fn an_event_is_retried_after_longer_pauses_and_then_becomes_a_dead_letter() {
         let mut webhook = webhook();
         let mut pauses = vec![];
-        let buried = loop {
+        let last = loop {
             match webhook.apply(Cursor(7), Delivery::of_status(503), Time(5)) {
                 Next::Pause(pause) => pauses.push(pause),
                 next => break next,
@@ -249,7 +250,7 @@ mod tests {
         };
         assert_eq!(pauses.len() + 1, MAX_ATTEMPTS as usize);
         assert_eq!((pauses[0], pauses[1], pauses[8]), (1_000, 4_000, 3_600_000));
-        assert_eq!(buried, Next::Bury("the receiver answers 503".into()));
+        assert_eq!(last, Next::DeadLetter("the receiver answers 503".into()));
         assert_eq!((webhook.cursor, webhook.failures), (Cursor(7), 0));
         assert_eq!(webhook.apply(Cursor(8), Delivery::Delivered, Time(9)), Next::Advance);
         assert_eq!(
@@ -259,10 +260,13 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_will_not_change_buries_at_once() {
+    fn a_permanent_refusal_makes_a_dead_letter_at_once() {
         for status in [301, 400, 404, 410] {
             assert!(
-                matches!(webhook().apply(Cursor(7), Delivery::of_status(status), Time(5)), Next::Bury(_)),
+                matches!(
+                    webhook().apply(Cursor(7), Delivery::of_status(status), Time(5)),
+                    Next::DeadLetter(_)
+                ),
                 "{status}"
             );
         }
@@ -285,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn only_public_addresses_are_public() {
+    fn private_and_reserved_addresses_are_not_public() {
         for private in [
             "127.0.0.1",
             "10.1.2.3",

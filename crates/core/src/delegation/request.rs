@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 
 use crate::{DelegationMode, Mode, RunOptions};
 
-/// The fields of a request that a delegation keeps. Absent fields are left out, except `context`. The child's session
-/// keeps its own settings.
+/// The fields of a request that a delegation keeps. Absent fields are left out, except `context`. Settings of the child's
+/// session are not among them: the session stores them.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RequestFields<'a> {
@@ -27,7 +27,7 @@ pub struct RequestFields<'a> {
     /// The other options of the child run.
     #[serde(skip_serializing_if = "is_empty")]
     pub options: &'a RunOptions,
-    /// The member of the parent's network that the child is.
+    /// The member of the parent's network that works in the child.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub member: Option<&'a NetworkMember>,
 }
@@ -48,8 +48,8 @@ pub struct NetworkMember {
 
 /// The request that made a delegation: its stored JSON, which is never changed, and typed readers of it.
 ///
-/// The JSON of an imported delegation may have other fields, or may be no object. A reader returns `None` for a field that
-/// is absent or has another type.
+/// The JSON of an imported delegation may have other fields, or may be no object. A reader returns `None` for a field
+/// that is absent or has another type.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct StoredRequest(Value);
@@ -65,12 +65,12 @@ impl StoredRequest {
         self.0.get("context")?.as_str()
     }
 
-    /// The member of the parent's network that the child is.
+    /// The member of the parent's network that works in the child.
     pub fn member(&self) -> Option<NetworkMember> {
         NetworkMember::deserialize(self.0.get("member")?).ok()
     }
 
-    /// True if the child is the member `name` that the routing decision `route_no` called.
+    /// True if the routing decision `route_no` called the member `name`, which works in the child.
     pub fn is_of_member(&self, route_no: u32, name: &str) -> bool {
         self.member().is_some_and(|member| member.route_no == route_no && member.name == name)
     }
@@ -105,9 +105,9 @@ mod tests {
         }
     }
 
-    /// Databases hold requests in this form, and callers read it.
+    /// Existing databases and callers depend on this form.
     #[test]
-    fn the_stored_form_of_requests_stays_readable() {
+    fn the_stored_form_of_requests_does_not_change() {
         let (none, some) =
             (RunOptions::default(), RunOptions { model: Some("m".into()), ..RunOptions::default() });
         let request = StoredRequest::from(fields(&none));

@@ -9,7 +9,7 @@ pub fn built_in_goal_types() -> Vec<GoalType> {
     vec![dataset_summary(), dataset_triage(), create_events()]
 }
 
-/// A word list with a description for each word: at least `min`, at most `max` words.
+/// The schema of a word list with a description for each word: at least `min`, at most `max` words.
 fn vocabulary(min: u32, max: u32) -> Value {
     json!({
         "type": "object",

@@ -90,7 +90,7 @@ fn a_goal_is_achieved_once_by_the_call_that_reported_its_value() {
     let mut world = World::running(&["a", "b"]);
     assert_eq!(world.statuses(), [("pending", false), ("pending", false)]);
     assert_eq!(world.reject(1, "t1"), ["goal.rejected"]);
-    assert_eq!(world.run.goals[0].tool_use_id.as_deref(), Some("t1"), "the last attempt is known");
+    assert_eq!(world.run.goals[0].tool_use_id.as_deref(), Some("t1"), "the goal names its last call");
     assert_eq!(world.statuses()[0], ("pending", false), "a value that does not fit leaves the goal pending");
     assert_eq!(world.achieve(1, "t2", json!({"n": 1})).unwrap(), ["goal.achieved"]);
     let goal = &world.run.goals[0];
@@ -107,7 +107,7 @@ fn a_goal_is_achieved_once_by_the_call_that_reported_its_value() {
 }
 
 #[test]
-fn reminders_are_counted_and_then_given_up() {
+fn an_agent_is_reminded_up_to_the_maximum() {
     let mut world = World::running(&["a", "b"]);
     world.achieve(2, "t1", json!({})).unwrap();
     for reminder in 1..=2 {
@@ -129,7 +129,7 @@ fn a_run_with_a_pending_goal_never_succeeds() {
     let mut world = World::running(&["a", "b"]);
     world.achieve(1, "t1", json!({})).unwrap();
     assert_eq!(world.finish(Outcome::Succeeded), ["attempt.failed", "goal.failed", "run.failed"]);
-    assert_eq!(world.run.state.error().unwrap().code, "goals_failed");
+    assert_eq!(world.run.state.error().unwrap().code.as_str(), "goals_failed");
     assert_eq!(world.statuses(), [("achieved", true), ("failed", true)]);
     assert!(is_consistent(&world.run.goals, world.run.state.status()));
 
@@ -155,7 +155,7 @@ fn every_end_of_a_run_concludes_its_goals() {
         let mut world = World::running(&["a"]);
         let events = world.finish(outcome);
         assert_eq!(events[events.len() - 2..], ["goal.failed", last]);
-        assert_eq!(world.run.goals[0].error.as_ref().unwrap().code, code);
+        assert_eq!(world.run.goals[0].error.as_ref().unwrap().code.as_str(), code);
         assert!(is_consistent(&world.run.goals, world.run.state.status()), "{last}");
     }
     let mut queued = World::running(&["a"]);
@@ -181,7 +181,7 @@ fn a_retry_reopens_failed_goals_and_keeps_achieved_ones() {
 }
 
 #[test]
-fn goal_types_need_a_plain_name_and_the_schema_of_an_object() {
+fn goal_types_need_a_well_formed_name_and_an_object_schema() {
     for goal_type in built_in_goal_types() {
         assert_eq!(check_goal_type(&goal_type), Ok(()), "{}", goal_type.name);
     }
@@ -201,7 +201,7 @@ fn goal_types_need_a_plain_name_and_the_schema_of_an_object() {
 }
 
 #[test]
-fn items_that_must_differ_are_compared() {
+fn items_with_the_same_unique_property_are_refused() {
     let triage = &built_in_goal_types()[1].schema;
     let value = |labels: &[&str]| {
         let decisions: Vec<Value> = labels.iter().map(|label| json!({"label": label})).collect();
@@ -215,7 +215,7 @@ fn items_that_must_differ_are_compared() {
 }
 
 #[test]
-fn goals_of_one_type_have_tools_of_their_own() {
+fn tools_for_goals_of_the_same_type_are_numbered() {
     let world = World::running(&["a", "b", "a", "a"]);
     assert_eq!(tool_names(&world.run.goals), ["achieve_a", "achieve_b", "achieve_a_2", "achieve_a_3"]);
 }

@@ -32,7 +32,7 @@ impl Reduce {
     }
 }
 
-/// The reducers that are a name alone.
+/// The reducers that are written as a name.
 #[derive(Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Named {
@@ -42,7 +42,7 @@ enum Named {
     Vote,
 }
 
-/// The reducer that names a member.
+/// The reducer that is written as an object: it names a member.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ByAgent {

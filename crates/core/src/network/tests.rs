@@ -88,7 +88,8 @@ fn unknown_fields_are_refused_and_defaults_are_not_written() {
     );
 }
 
-/// Plays the choices of a router; `-` stands for no choice. Writes who is called, and the rest of the stack.
+/// Plays the choices of a router; `-` stands for no choice. Returns a line for each: the agents called, the rest of the
+/// stack, the number of calls, the skipped agents and the end.
 fn play(choices: &[&str], max_iter: u32, disabled: &[&str]) -> String {
     let mut earlier: Option<Route> = None;
     let mut lines = vec![];

@@ -40,8 +40,8 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// Computes the budget of a run that started at `since` and has used `steps` and `usage`, with each limit granted
-    /// `times` times. `None` if nothing is limited.
+    /// Computes the budget of a run that started at `since` and has used `steps` and `usage`. Each limit is multiplied by
+    /// `times`: 1, plus the number of extensions. `None` if nothing is limited.
     pub fn of(limits: &RunLimits, times: u32, steps: u32, usage: &Usage, since: Time) -> Option<Self> {
         let granted = |limit: u64| limit.saturating_mul(u64::from(times));
         let max_steps = limits.max_steps.map(|max| max.saturating_mul(times));

@@ -8,7 +8,7 @@
 //! the run's last message               ──▶ the session's tip, unless the run is a branch that did not succeed
 //! ```
 //!
-//! An attempt that failed and is tried again leaves less: its streamed text goes to an abandoned line (see
+//! If an attempt fails and the run is tried again, its streamed text goes to an abandoned line (see
 //! [`crate::tree::aside`]), and the path stays open.
 //!
 //! Invariant: on the path of an ended run every tool call has a result, and the last message is the agent's.
@@ -69,7 +69,7 @@ pub struct NewMessage {
 /// The messages that close a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Closing {
-    /// The content of the message that gives the open tool calls their results.
+    /// The content of the message with the results of the open tool calls.
     pub results: Option<Vec<Block>>,
     /// The last messages of the agent, in order. The last one reports the usage of the turn.
     pub messages: Vec<NewMessage>,
@@ -87,7 +87,7 @@ pub fn close(open: Open<'_>, error: Option<&Failure>, mut fresh: impl FnMut() ->
         messages.push(NewMessage { id: fresh(), content: vec![] });
     }
     if let (Some(error), Some(last)) = (error, messages.last_mut()) {
-        last.content.push(Block::Error { code: error.code.clone(), message: error.message.clone() });
+        last.content.push(Block::Error { code: error.code.to_string(), message: error.message.clone() });
     }
     Closing { results, messages }
 }
@@ -113,7 +113,8 @@ pub fn without_result(calls: Vec<(String, String)>, why: &str) -> Vec<Block> {
     calls.into_iter().map(result).collect()
 }
 
-/// Gives each of `calls`, which a fork or an import has left open, an error result: the conversation goes on.
+/// Gives each of `calls`, which a fork or an import has left open, an error result, so that the conversation can
+/// continue.
 pub fn left_open(calls: Vec<(String, String)>) -> Vec<Block> {
     without_result(calls, "no result: the conversation went on without it")
 }

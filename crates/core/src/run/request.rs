@@ -65,7 +65,8 @@ pub struct RunOptions {
     /// sandbox.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<SandboxProfile>,
-    /// Rules that deny and are applied before all others. Only delegated runs of earlier versions have them: see `bounds`.
+    /// Rules that deny and are applied before all others. Only delegated runs of earlier versions have them: see
+    /// `bounds`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub denied: Vec<String>,
     /// The rules of each run above this one, as they were when it delegated. Each action gets the strictest verdict of
@@ -300,8 +301,8 @@ impl RunLimits {
         if agent.is_ceiling { completed.within(&agent.limits) } else { completed }
     }
 
-    /// Reduces these limits to those of `outer`, so that a run with them never uses more than `outer` allows. Where `outer`
-    /// limits something, an extension may be asked for only if `outer` may ask too.
+    /// Reduces these limits to those of `outer`, so that a run with them never uses more than `outer` allows. Where
+    /// `outer` limits something, an extension may be asked for only if `outer` may ask too.
     #[must_use]
     pub fn within(self, outer: &Self) -> Self {
         let is_open = outer.has_no_amount() && outer.max_time.is_none();
@@ -345,7 +346,7 @@ impl RunLimits {
     }
 
     /// The JSON name of the first limit that cannot be enforced for an adapter that has these usage reports and does
-    /// not keep limits itself. The model calls of such an adapter are not counted; the time limit is always enforced.
+    /// not enforce limits itself. The model calls of such an adapter are not counted; the time limit is always enforced.
     /// `None` if limits are best effort.
     pub fn unenforceable(&self, reports: UsageReports) -> Option<&'static str> {
         let is_live = reports == UsageReports::Live;
@@ -354,7 +355,7 @@ impl RunLimits {
             ("maxTokens", self.max_tokens.is_some() && !is_live),
             ("maxCostUsd", self.max_cost.is_some() && !is_live),
         ];
-        let found = limits.into_iter().find(|(_, is_lost)| *is_lost).map(|(name, _)| name);
+        let found = limits.into_iter().find(|(_, is_unenforced)| *is_unenforced).map(|(name, _)| name);
         found.filter(|_| self.best_effort != Some(true))
     }
 
@@ -363,7 +364,7 @@ impl RunLimits {
         self.max_steps.is_none() && self.max_tokens.is_none() && self.max_cost.is_none()
     }
 
-    /// The first limit that was reached, with each limit granted `times` times.
+    /// Returns the first limit that was reached. Each limit is multiplied by `times`: 1, plus the number of extensions.
     pub fn limit_reached(&self, times: u32, steps: u32, usage: &Usage, millis: u64) -> Option<Limit> {
         let (tokens, cost) = (usage.tokens(), usage.cost);
         let granted = |limit: u64| limit.saturating_mul(u64::from(times));
@@ -467,7 +468,7 @@ mod tests {
             RunLimits { max_steps: Some(100), max_tokens: Some(7), ask: Some(true), ..RunLimits::default() };
         let given = wanted.of_agent(shared);
         assert_eq!((given.max_steps, given.max_tokens, given.max_cost), (Some(5), Some(7), Some(Cost(9))));
-        assert_eq!(given.ask, Some(false), "an extension would raise them too");
+        assert_eq!(given.ask, Some(false), "an extension would raise the limits, too");
         assert_eq!(wanted.of_agent(own).max_steps, Some(100));
         let lower = RunLimits { max_steps: Some(2), ..RunLimits::default() };
         assert_eq!(lower.of_agent(shared).max_steps, Some(2));
@@ -541,7 +542,7 @@ mod tests {
     }
 
     #[test]
-    fn options_that_an_adapter_must_use_are_those_that_are_set() {
+    fn adapter_options_lists_the_options_that_are_set() {
         use serde_json::json;
         let given = |json| options(json).adapter_options().iter().map(|one| one.name()).collect::<Vec<_>>();
         assert_eq!(given(json!({"systemPrompt": "", "cwd": "/", "modelOptions": {}})), [""; 0]);
@@ -552,7 +553,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_gives_defaults_for_a_request() {
+    fn options_of_the_session_are_defaults_for_a_request() {
         use serde_json::json;
         let session = json!({"systemPrompt": "be kind", "model": "m1", "cwd": "/home",
                              "modelOptions": {"temperature": 1, "seed": 7}});
@@ -574,7 +575,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tools_of_a_session_are_those_of_its_runs_unless_a_run_declares_one_of_the_name() {
+    fn a_tool_of_a_run_replaces_the_sessions_tool_of_the_same_name() {
         use serde_json::json;
         let tool = |name, description| json!({"name": name, "description": description, "inputSchema": {}});
         let session = options(json!({"tools": [tool("ring", "kept"), tool("knock", "kept")]}));
@@ -585,7 +586,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_cannot_be_kept_is_named_unless_best_effort_is_enough() {
+    fn an_unenforceable_limit_is_named_unless_limits_are_best_effort() {
         let tokens = RunLimits { max_tokens: Some(50), max_time: Some(1), ..RunLimits::default() };
         let steps = RunLimits { max_steps: Some(3), ..RunLimits::default() };
         assert_eq!(tokens.unenforceable(UsageReports::Live), None);
@@ -614,7 +615,7 @@ mod tests {
         assert_eq!(reached(1, 0, usage(100, 0.0), 0).as_deref(), Some("100 tokens"));
         assert_eq!(reached(1, 0, usage(0, 0.5), 0).as_deref(), Some("0.5 US dollars"));
         assert_eq!(reached(1, 0, usage(0, 0.0), 60_000).as_deref(), Some("60 seconds"));
-        assert_eq!(reached(2, 3, usage(100, 0.5), 60_000), None, "granted twice");
+        assert_eq!(reached(2, 3, usage(100, 0.5), 60_000), None, "an extension doubles the limits");
         assert_eq!(RunLimits::default().limit_reached(1, 99, &usage(u64::MAX, 1e9), 99), None);
     }
 }

@@ -73,14 +73,14 @@ pub fn complete_results(blocks: &mut [Block], calls: &[OpenToolCall]) {
     }
 }
 
-/// The messages that an attempt finds or writes before its agent works.
+/// The messages that an attempt writes before its agent works.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PathStart {
-    /// The content of the message that gives the open tool calls above the run their results.
+    /// The content of the message with the results of the tool calls that are open above the run.
     pub results: Option<Vec<Block>>,
     /// True if the attempt writes the run's prompt.
     pub writes_prompt: bool,
-    /// The role of the run's last message after that.
+    /// The role of the run's last message after these messages.
     pub last_role: Role,
 }
 
@@ -105,8 +105,8 @@ pub fn path_start(
     }
 }
 
-/// Changes `open`, the id and name of each tool call without a result, for `message`, which is written beneath them. One
-/// message holds the results of all open calls.
+/// Updates `open`, the tool calls of a path without a result (id and name), for `message`, which is written at the end of
+/// the path. One message holds the results of all open calls.
 pub fn apply(open: &mut Vec<(String, String)>, message: &Message) {
     match message.role {
         Role::Assistant => open.extend(message.tool_calls()),
@@ -147,7 +147,7 @@ mod tests {
     use crate::message::text_of;
     use crate::{MessageStatus, SessionId};
 
-    /// Builds a message from its blocks: `t` text, `cX` a call, `rX` a result, `p` a prompt.
+    /// Builds a message from its blocks, joined by `+`: `t` text, `cX` a call, `rX` a result, `p` a prompt.
     fn message(blocks: &str) -> Message {
         let block = |word: &str| match word.split_at(1) {
             ("c", id) => Block::tool_use(id, "add", json!({})),
@@ -168,7 +168,8 @@ mod tests {
         }
     }
 
-    /// Plays the messages of a path: the ids of the calls that are open at its end, and whether it completes a turn.
+    /// Applies the messages of a path. Returns the ids of the calls that are open at its end, and whether the path
+    /// completes a turn.
     fn play(path: &str) -> (String, bool) {
         let (mut open, mut last_role) = (vec![], None);
         for message in path.split_whitespace().map(message) {
@@ -197,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_is_complete_when_the_agent_has_the_last_word_and_no_call_is_open() {
+    fn a_turn_is_complete_when_its_last_message_is_the_agents_and_no_call_is_open() {
         for (path, is_complete) in [
             ("", false),
             ("p", false),
@@ -237,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_have_ended_and_others_are_taken_apart() {
+    fn ended_and_unfinished_calls_are_taken_separately() {
         for (all, ended, unfinished) in
             [("", "", ""), ("1! 2 3! 4", "1 3", "2 4"), ("1 2", "", "1 2"), ("1! 2!", "1 2", "")]
         {
@@ -251,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_lasts_from_its_start() {
+    fn the_duration_of_a_call_counts_from_its_start() {
         let [mut call] = calls("1").try_into().unwrap();
         assert_eq!(call.duration_ms(Time(30)), None);
         call.started_at = Some(Time(10));
@@ -300,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_result_of_an_open_call_belongs_to_a_message() {
+    fn a_result_goes_to_a_message_only_if_its_call_is_open() {
         let open = [("1".to_owned(), "add".to_owned())];
         assert_eq!(result_place("1", &open), ResultPlace::Message);
         assert_eq!(result_place("2", &open), ResultPlace::Event);

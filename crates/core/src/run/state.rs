@@ -41,7 +41,7 @@ names!(RunStatus {
 });
 
 impl RunStatus {
-    /// True when nothing is executing any more.
+    /// True when the run or the attempt has ended.
     pub const fn is_ended(self) -> bool {
         self.is_final() || self.is_settled()
     }
@@ -51,7 +51,7 @@ impl RunStatus {
         matches!(self, Self::Succeeded | Self::Cancelled)
     }
 
-    /// True when only a retry can reopen the run.
+    /// True when the run has ended without success, and a retry can reopen it.
     pub const fn is_settled(self) -> bool {
         matches!(self, Self::Failed | Self::TimedOut | Self::Orphaned)
     }

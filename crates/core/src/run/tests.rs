@@ -266,7 +266,7 @@ mod merging {
     }
 
     #[test]
-    fn the_output_of_an_attempt_does_not_outlive_it() {
+    fn a_new_attempt_discards_the_output_of_the_attempt_before() {
         let run = &mut World::new().run;
         let output = Body::OutputCompleted { output: json!({"n": 1}), error: None };
         apply(run, &output, None, None, Time(5));
@@ -300,7 +300,7 @@ mod merging {
         assert!(
             matches!(end, Body::RunFailed { close: Close { tip: None, usage, .. }, .. } if usage.is_zero())
         );
-        assert_eq!(follow(run, &failed), None, "it has ended");
+        assert_eq!(follow(run, &failed), None, "an ended run records nothing more");
         let again = follow(run, &run_queued(run, again())).unwrap();
         apply(&mut world.run, &again, None, None, Time(6));
         assert_eq!(world.run.state.status(), RunStatus::Queued);

@@ -9,8 +9,8 @@ pub fn before(point: Point) -> Option<Point> {
     point.pos.checked_sub(1).map(|pos| Point { pos, ..point })
 }
 
-/// The place of the message above `pen`. `line` is the line of the pen; the message above its first place is on
-/// another line.
+/// The position of the message above `pen`, whose line is `line`. The message above the first position of a line is on
+/// the parent line.
 pub fn above(pen: Point, line: Option<&Line>) -> Option<Point> {
     let above = before(pen)?;
     match line {
@@ -26,8 +26,8 @@ pub fn aside(fresh: LineId, above: Option<Point>) -> (Line, Point) {
     (Line { abandoned: true, end: line.end + 1, ..line }, point)
 }
 
-/// Returns the abandoned lines of a path that becomes active again, without their mark as abandoned.
-pub fn taken_up(lines: Vec<Line>) -> impl Iterator<Item = Line> {
+/// Returns the abandoned lines of a path that becomes active again, no longer marked as abandoned.
+pub fn reopened(lines: Vec<Line>) -> impl Iterator<Item = Line> {
     lines.into_iter().filter(|line| line.abandoned).map(|line| Line { abandoned: false, ..line })
 }
 
@@ -43,12 +43,12 @@ mod tests {
     }
 
     #[test]
-    fn the_first_place_of_a_line_lies_beneath_its_parent() {
+    fn the_message_above_a_lines_first_position_is_on_the_parent_line() {
         let line = Line { id: B, parent: Some(at(A, 4)), end: 7, abandoned: false };
         assert_eq!(above(at(B, 7), Some(&line)), Some(at(B, 6)));
         assert_eq!(above(at(B, 5), Some(&line)), Some(at(A, 4)));
         assert_eq!(above(at(A, 0), Some(&Line::open(A, None))), None, "a root has nothing above it");
-        assert_eq!(above(at(B, 5), None), Some(at(B, 4)), "a line that is not known is taken as it is");
+        assert_eq!(above(at(B, 5), None), Some(at(B, 4)), "without the line, its start is not considered");
     }
 
     #[test]
@@ -57,14 +57,14 @@ mod tests {
         assert_eq!(line, Line { id: B, parent: Some(at(A, 2)), end: 4, abandoned: true });
         assert_eq!(point, at(B, 3));
         assert_eq!(line.last(), Some(point));
-        assert_eq!(aside(B, None).1, at(B, 0), "beneath nothing it is a root");
+        assert_eq!(aside(B, None).1, at(B, 0), "without a message above, the message is a root");
     }
 
     #[test]
-    fn only_abandoned_lines_are_taken_up_again() {
+    fn only_abandoned_lines_are_reopened() {
         let kept = Line::open(A, None);
         let (left, _) = aside(B, Some(at(A, 0)));
-        let taken: Vec<Line> = taken_up(vec![kept, left]).collect();
-        assert_eq!(taken, [Line { abandoned: false, ..left }]);
+        let lines: Vec<Line> = reopened(vec![kept, left]).collect();
+        assert_eq!(lines, [Line { abandoned: false, ..left }]);
     }
 }

@@ -35,7 +35,7 @@ impl TreeView for Tree {
         Ok(line.map(|line| Range { line: line.id, from: at.pos, to: line.end - 1 }).into_iter().collect())
     }
 
-    fn turn(&mut self, range: Range) -> Result<Option<Point>, Infallible> {
+    fn cursor_target(&mut self, range: Range) -> Result<Option<Point>, Infallible> {
         let target =
             |(from, id): (&Point, &LineId)| self.first(*id).filter(|to| self.parent(*to) == Some(*from));
         Ok(self.cursors.range(range.first()..=range.last()).find_map(target))
@@ -108,11 +108,11 @@ impl Tree {
     /// Makes the path to `point` the active path and updates the cursors along it.
     fn visit(&mut self, point: Option<Point>) {
         if let Some(to) = point {
-            let turns = diverging_ranges(self.tip, to, |id| self.parent_of(id)).unwrap();
-            let within = |at: &Point| turns.iter().any(|range| range.contains(*at));
+            let diverging = diverging_ranges(self.tip, to, |id| self.parent_of(id)).unwrap();
+            let within = |at: &Point| diverging.iter().any(|range| range.contains(*at));
             let cursors: Vec<_> =
                 self.cursors.iter().map(|(at, to)| (*at, *to)).filter(|(at, _)| within(at)).collect();
-            for (at, to) in visit(&turns, &cursors) {
+            for (at, to) in visit(&diverging, &cursors) {
                 match to {
                     Some(to) => drop(self.cursors.insert(at, to)),
                     None => drop(self.cursors.remove(&at)),
@@ -150,7 +150,11 @@ fn a_message_goes_to_the_end_of_its_line_or_opens_one() {
         Placement { point: at(A, 3), opened: None },
         "at the end"
     );
-    assert_eq!(place(Some(at(A, 1)), Some(&line), false, B), opened(Some(at(A, 1)), 2), "above the end");
+    assert_eq!(
+        place(Some(at(A, 1)), Some(&line), false, B),
+        opened(Some(at(A, 1)), 2),
+        "a message above the end opens a line"
+    );
     assert_eq!(place(Some(at(A, 2)), Some(&line), true, B), opened(Some(at(A, 2)), 3), "a branch");
     assert_eq!(place(Some(at(A, 2)), None, false, B), opened(Some(at(A, 2)), 3), "a line of another session");
     let abandoned = Line { abandoned: true, ..line };

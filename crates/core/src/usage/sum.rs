@@ -19,7 +19,7 @@ pub struct UsageSum {
     pub cache_read_tokens: u64,
     /// Tokens written to the provider's cache.
     pub cache_write_tokens: u64,
-    /// The known cost in US dollars, exact: of all runs but those of unknown cost.
+    /// The exact sum of the known costs in US dollars.
     #[serde(rename = "knownCostUsd")]
     #[cfg_attr(feature = "schema", schema(value_type = f64, minimum = 0.0))]
     pub known_cost: Cost,

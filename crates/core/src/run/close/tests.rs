@@ -1,7 +1,8 @@
 //! Scripted tests of the end of a run: the input is what the run left open, the output is the messages that close the
 //! run.
 //!
-//! A script lists what is open, `text hi; call t1 add; known t1 2; last user`, and how the run ends, `fail code`.
+//! A script lists what the run left open, `text hi; call t1 add; known t1 2; last user`, and how the run ends,
+//! `fail code`. `known` gives a result to a call.
 
 use super::*;
 use crate::CancelReason;
@@ -46,14 +47,18 @@ fn play(script: &str) -> String {
     let closing = close(Open { unanswered, known: &known, last_role, streamed }, error.as_ref(), fresh);
     let lines = closing.results.iter().map(|results| ("user", results));
     let lines = lines.chain(closing.messages.iter().map(|message| ("agent", &message.content)));
-    lines.map(|(role, content)| format!("{role}: {}\n", shown(content))).collect()
+    lines.map(|(role, content)| format!("{role}: {}\n", describe(content))).collect()
 }
 
-fn shown(content: &[Block]) -> String {
+fn describe(content: &[Block]) -> String {
     let block = |block: &Block| match block {
         Block::Text { text } => text.clone(),
         Block::ToolResult { tool_use_id, name, content, is_error, .. } => {
-            format!("{tool_use_id} {name} = {:?}{}", shown(content), if *is_error { " (error)" } else { "" })
+            format!(
+                "{tool_use_id} {name} = {:?}{}",
+                describe(content),
+                if *is_error { " (error)" } else { "" }
+            )
         }
         Block::Error { code, .. } => format!("error {code}"),
         other => format!("{other:?}"),
@@ -62,7 +67,7 @@ fn shown(content: &[Block]) -> String {
 }
 
 #[test]
-fn streamed_text_is_the_last_message() {
+fn streamed_text_becomes_the_last_messages() {
     assert_snapshot!(play("last user; text hi"), @"agent: hi");
     assert_snapshot!(play("last user; text one; text two"), @"
     agent: one
@@ -109,12 +114,12 @@ fn a_tool_call_without_a_result_gets_one_and_then_an_answer() {
 
 #[test]
 fn a_result_for_another_call_is_not_used() {
-    assert_snapshot!(shown(&settle(vec![("t1".into(), "add".into())], &[])),
+    assert_snapshot!(describe(&settle(vec![("t1".into(), "add".into())], &[])),
         @r#"t1 add = "outcome unknown: the run ended before the tool answered" (error)"#);
 }
 
 #[test]
-fn every_end_of_a_run_has_an_ending() {
+fn the_event_that_ends_a_run_decides_how_its_last_messages_end() {
     let (close, error) = (Close::default(), Failure::new("boom", "it failed"));
     let reason = CancelReason::Requested;
     let ends = [
@@ -126,7 +131,7 @@ fn every_end_of_a_run_has_an_ending() {
     ];
     let line = |body: &Body| {
         let Ending { status, error } = Ending::of(body);
-        format!("{} {status} {}\n", body.kind(), error.map_or("-".into(), |error| error.code))
+        format!("{} {status} {}\n", body.kind(), error.map_or("-".into(), |error| error.code.to_string()))
     };
     assert_snapshot!(ends.iter().map(line).collect::<String>(), @"
     run.succeeded completed -
@@ -138,7 +143,7 @@ fn every_end_of_a_run_has_an_ending() {
 }
 
 #[test]
-fn only_a_branch_that_did_not_succeed_leaves_the_tip() {
+fn every_run_moves_the_tip_except_a_branch_that_did_not_succeed() {
     let branch = Place::Edit { message_id: message(1) };
     for (place, status, expected) in [
         (Place::Tip, MessageStatus::Completed, PathEnd::Tip),
@@ -153,7 +158,7 @@ fn only_a_branch_that_did_not_succeed_leaves_the_tip() {
 }
 
 #[test]
-fn a_tool_call_is_the_middle_of_a_turn() {
+fn a_message_with_a_tool_call_does_not_complete_a_turn() {
     let call = Block::tool_use("t1", "add", json!({}));
     assert!(completes_turn(&[Block::text("done")]));
     assert!(!completes_turn(&[Block::text("let me add"), call]));
