@@ -7,13 +7,11 @@
 //! Invariants: except for streamed text, nothing is published or acted upon before its commit has returned; at most one
 //! commit per session is in flight; an idle session without a controller is unloaded.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use mainspring_core::run::Outcome;
-use mainspring_core::{Proof, Run, Session, Time, Usage};
+use mainspring_core::{Proof, Run, Session, Time};
 use mainspring_system::contain::contain;
-use tokio::sync::mpsc;
 
 use crate::adapter::SessionMemory;
 use crate::clock::Moment;
@@ -27,6 +25,7 @@ mod agent;
 mod answer;
 mod append;
 mod binding;
+mod cache;
 mod cancel;
 mod command;
 mod commit;
@@ -40,21 +39,27 @@ mod feedback;
 mod goals;
 mod grant;
 mod hand_over;
+mod hot;
 mod inbox;
+mod inputs;
 mod lifetime;
 mod limits;
 mod patience;
+mod permit;
+mod permit_order;
 mod progress;
+mod questions;
 mod queue;
 mod recover;
+mod reported;
 mod retry;
 mod session;
 mod snapshot;
-mod state_count;
 mod status;
 mod steer;
+mod stop;
 mod tree;
-mod tree_cache;
+mod unload;
 use active::Active;
 pub(crate) use agent::AgentSetting;
 pub(crate) use append::Append;
@@ -62,7 +67,9 @@ pub(crate) use binding::{Adoption, BindingChange, MAX_BINDINGS_READ};
 pub(crate) use command::{Command, Input, Reply, Report, Signal};
 pub(crate) use data::StateWrite;
 pub(crate) use draft::check_size;
-use draft::{AttemptDraft, Draft, Hot, SessionDraft, Subject};
+use draft::{AttemptDraft, Draft, SessionDraft, Subject};
+use hot::Hot;
+pub(crate) use inputs::{Receiver, Sender};
 pub(crate) use progress::{Progress, Written};
 pub(crate) use retry::Retry;
 use session::created;
@@ -72,35 +79,23 @@ pub(crate) use snapshot::Instant;
 /// A time later than any other.
 const NEVER: Time = Time(i64::MAX);
 
-// Boxed: a channel allocates the places of 32 inputs for each session in memory.
-pub(crate) type Sender = mpsc::UnboundedSender<Box<Input>>;
-pub(crate) type Receiver = mpsc::UnboundedReceiver<Box<Input>>;
-
+/// One live session. `shared`, `feed` and `fence` never change. Every other field is an owner: its state changes only in
+/// its methods.
 pub(crate) struct Actor {
     shared: Arc<Shared>,
     feed: Arc<Feed>,
     fence: Fence,
-    tx: Sender,
-    rx: Receiver,
+    inputs: inputs::Inputs,
     hot: Box<Hot>,
-    tree_cache: tree_cache::TreeCache,
-    /// False until the session's first commit.
-    stored: bool,
+    cache: cache::Cache,
     active: Option<Active>,
     queue: queue::Queue,
-    permit_order: queue::PermitOrder,
-    /// The last tip that is known to have no tool call without a result.
-    answered_tip: Option<mainspring_core::Point>,
-    state_counts: state_count::StateCounts,
+    permit_order: permit_order::PermitOrder,
     lifetime: lifetime::Lifetime,
-    reported: status::Reported,
+    reported: reported::Reported,
     waiters: delegations::Waiters,
     /// An embedder's data, which lives as long as this actor.
     memory: SessionMemory,
-    /// Inputs that arrived while the store could not be written.
-    deferred: VecDeque<Box<Input>>,
-    /// True if the session has failed, and has not worked since.
-    had_failed: bool,
 }
 
 impl Actor {
@@ -123,29 +118,23 @@ impl Actor {
         let is_queued = |run: &&Run| run.state.holder().is_none() && run.merged_into.is_none();
         let queue = loaded.runs.iter().map(|(run, _)| run).filter(is_queued).cloned().collect();
         let unfinished = loaded.runs.iter().map(|(run, _)| Arc::new(run.clone())).collect();
-        let hot = Box::new(hot_state(loaded));
+        let hot = Box::new(Hot::restore(loaded, stored));
         if stored {
-            shared.images.insert(&hot.session, unfinished, latest_no);
+            shared.images.insert(&hot.session.shared(), unfinished, latest_no);
         }
         Self {
             feed,
             fence,
-            tx: channel.0,
-            rx: channel.1,
+            inputs: inputs::Inputs::new(channel),
             hot,
-            tree_cache: tree_cache::TreeCache::default(),
-            stored,
+            cache: cache::Cache::default(),
             active: None,
             queue: queue::Queue::restore(queue, latest_no),
-            permit_order: queue::PermitOrder::default(),
-            answered_tip: None,
-            state_counts: state_count::StateCounts::default(),
+            permit_order: permit_order::PermitOrder::default(),
             lifetime: lifetime::Lifetime::default(),
-            reported: status::Reported::default(),
+            reported: reported::Reported::restore(shared.failures.contains(fence.session)),
             waiters: delegations::Waiters::default(),
             memory: SessionMemory::default(),
-            deferred: VecDeque::new(),
-            had_failed: shared.failures.contains(fence.session),
             shared,
         }
     }
@@ -164,11 +153,9 @@ impl Actor {
         loop {
             let (deadline, moment) = (self.deadline(), self.deadline_moment());
             let (clock, feed) = (self.shared.clock.clone(), self.feed.clone());
-            let deferred = self.deferred.pop_front();
             let input = tokio::select! {
                 biased;
-                input = std::future::ready(deferred), if deferred.is_some() => input,
-                input = self.rx.recv() => input,
+                input = self.inputs.next() => input,
                 () = feed.last_controller_left() => Some(Signal::Release.into()),
                 // A wait without end would still set a timer, and wake the actor for nothing.
                 () = clock.sleep_until(deadline), if deadline != NEVER => None,
@@ -206,7 +193,7 @@ impl Actor {
             Input::Signal(Signal::Release) => {}
         }
         self.order_permit();
-        if self.had_failed && shows_health {
+        if self.reported.has_failed() && shows_health {
             self.clear_failure();
         }
         if changes {
@@ -320,7 +307,7 @@ impl Actor {
 
     /// Ends the actor of a new session whose first commit has failed.
     fn end_if_not_stored(&mut self) {
-        if !self.stored {
+        if !self.hot.session.is_stored() {
             self.lifetime.end();
         }
     }
@@ -346,7 +333,7 @@ impl Actor {
         [order, self.expiry()].into_iter().flatten().min().unwrap_or(NEVER)
     }
 
-    /// Returns the moment of the next action that is due after a duration; never if there is none.
+    /// Returns the moment of the next action that is due after a duration; [`Moment::NEVER`] if there is none.
     fn deadline_moment(&self) -> Moment {
         let due = [self.kill_at(), self.time_limit(), self.unload_at()];
         due.into_iter().flatten().min().unwrap_or(Moment::NEVER)
@@ -361,7 +348,7 @@ impl Actor {
             self.remove_from_board();
             self.shared.images.remove(self.fence.session);
         }
-        if self.had_failed && !self.lifetime.is_shutting_down() {
+        if self.reported.has_failed() && !self.lifetime.is_shutting_down() {
             self.clear_failure();
         }
         let moved_to = self.lifetime.moved_to();
@@ -369,10 +356,10 @@ impl Actor {
         if !self.lifetime.is_shutting_down() && moved_to.is_none() {
             self.shared.lease_release(self.fence).await;
         }
-        self.rx.close();
+        self.inputs.close();
         self.report_no_work();
         if is_over {
-            self.shared.remove_actor(self.fence.session, &self.tx);
+            self.shared.remove_actor(self.fence.session, self.inputs.sender());
             self.feed.authorize(None);
             match moved_to {
                 Some(node) => self.feed.moved(node),
@@ -381,14 +368,10 @@ impl Actor {
             if let Some(active) = self.active.as_ref().filter(|active| active.is_executing()) {
                 // The outcome is not recorded any more, but nothing may go on acting.
                 active.abort();
-                self.kill_remains(&active.run.adapter, active.attempt.id);
+                self.kill_remains(&active.run().adapter, active.attempt().id);
             }
         }
-        let mut deferred = std::mem::take(&mut self.deferred);
-        while let Some(input) = match deferred.pop_front() {
-            Some(input) => Some(input),
-            None => self.rx.recv().await,
-        } {
+        while let Some(input) = self.inputs.next().await {
             match input.into_command() {
                 Some(Command::Close(reply)) => self.lifetime.close(reply),
                 Some(command) => self.shared.dispatch(self.fence.session, command),
@@ -396,30 +379,5 @@ impl Actor {
             }
         }
         self.lifetime.answer_waiting();
-    }
-}
-
-/// Builds the state that drafts change, from the loaded session.
-fn hot_state(loaded: Loaded) -> Hot {
-    let runs = || loaded.runs.iter().map(|(run, _)| run);
-    let merged = runs().filter(|run| run.merged_into.is_some()).cloned().collect();
-    let keeps_private = runs().any(|run| run.pen.is_some());
-    let delegations = delegations::Delegations::restore(loaded.delegations, loaded.session.id);
-    Hot {
-        lines: loaded.lines.iter().map(|line| (line.id, *line)).collect(),
-        results_message: loaded.open_tool_calls.iter().find_map(|call| Some(call.ended.as_ref()?.message)),
-        effects: loaded.open_tool_calls,
-        unanswered: vec![],
-        last_role: None,
-        binding: None,
-        state_at_pen: vec![],
-        merged,
-        turn_usage: Usage::default(),
-        delegations,
-        // The steps of an earlier process are not read: their private data is erased when the run ends.
-        keeps_private,
-        agent: None,
-        step_inputs: vec![],
-        session: Arc::new(loaded.session),
     }
 }

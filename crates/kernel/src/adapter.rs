@@ -42,13 +42,13 @@ pub trait Adapter: Send + Sync + 'static {
     /// Describes the adapter's capabilities. The kernel relies on them, so they must be exact.
     fn capabilities(&self) -> Capabilities;
 
-    /// Reports why no agent can start now, as far as that is known without starting one; `None` if nothing is known against
-    /// it. Asked only when adapters are listed, so it may look at files.
+    /// Returns the reason why no agent can start now, if one is known without starting an agent. Called only when adapters
+    /// are listed, so it may read files.
     fn unavailable(&self) -> Option<String> {
         None
     }
 
-    /// Checks the model profile of a run before the run is accepted. An error names the profiles that there are.
+    /// Checks the model profile of a run before the run is accepted. An error names the existing profiles.
     fn check_profile(&self, _profile: &str) -> Result<(), String> {
         Ok(())
     }
@@ -63,8 +63,8 @@ pub trait Adapter: Send + Sync + 'static {
         &[]
     }
 
-    /// The adapter's decisions on actions that no rule concerns, as rules; empty if it allows them all. They bound the runs
-    /// that its runs delegate.
+    /// The adapter's decisions on actions that no rule matches, as rules; empty if the adapter allows them all. They also
+    /// limit the runs that the adapter's runs delegate.
     fn otherwise(&self) -> Vec<Rule> {
         vec![]
     }
@@ -74,11 +74,12 @@ pub trait Adapter: Send + Sync + 'static {
     /// Dropping the future abandons the attempt; the kernel calls [`Adapter::kill`] next.
     async fn execute(&self, attempt: AttemptHandle) -> Executed;
 
-    /// Tells the runtime to stop an attempt, and reports how far that got. [`AttemptHandle::cancelled`] has resolved before
-    /// this is called, and `execute` is expected to return soon.
+    /// Tells the runtime to stop an attempt, and reports how far the cancellation got. [`AttemptHandle::cancelled`] has
+    /// resolved before this is called, and `execute` is expected to return soon.
     async fn cancel(&self, attempt: AttemptId) -> Dispatch;
 
-    /// Stops everything that still acts for an attempt whose `execute` was dropped, and reports whether that is certain.
+    /// Stops everything that still acts for an attempt whose `execute` was dropped. Reports whether it is certain that
+    /// nothing acts for the attempt any more.
     async fn kill(&self, attempt: AttemptId) -> Death;
 
     /// Returns the login of the runtime; `None` if its agents need no authentication. Must agree with
@@ -87,8 +88,8 @@ pub trait Adapter: Send + Sync + 'static {
         None
     }
 
-    /// Lists the processes that the turn of an attempt left running and that still run. Empty for an adapter that starts
-    /// none.
+    /// Lists the processes that the turn of an attempt left running and that still run. Empty for an adapter without
+    /// processes.
     fn left_running(&self, _attempt: AttemptId) -> Vec<LeftProcess> {
         vec![]
     }
@@ -288,8 +289,8 @@ pub struct Assignment {
     pub binding: Option<Binding>,
     /// The answer, if the attempt has waited for one.
     pub answer: Option<Answered>,
-    /// Tool calls of the run whose results are in no message yet: calls without an outcome, and calls that ended
-    /// before the other calls of their round.
+    /// Tool calls of the run whose results are in no message yet: calls without an outcome, and finished calls of a
+    /// round that has unfinished ones.
     pub open_tool_calls: Vec<OpenToolCall>,
     /// Cancelled when the attempt must stop.
     pub cancel: CancellationToken,

@@ -107,7 +107,7 @@ pub enum AuditError {
         /// The error of the operating system.
         source: std::io::Error,
     },
-    /// The last line of the log is no record.
+    /// The last line of the log is not a record.
     #[error(
         "the audit log {} does not end with a record: look at it with `mainspring verify`, then move its folder away to \
          begin a new log",
@@ -329,7 +329,7 @@ impl Audit {
     }
 }
 
-/// The operation of the record that an old file was removed. It names the last record of the file.
+/// The operation of a record about the removal of an old file. The record names the last record of that file.
 const PRUNE_OPERATION: &str = "audit_prune";
 
 fn system_record(operation: &str) -> AuditRecord {

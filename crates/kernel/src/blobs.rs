@@ -7,9 +7,9 @@
 //! ```
 //!
 //! Bytes are durable before a row that refers to them is committed, and removed after the last such row is gone, so
-//! there is never a row without bytes. A claim on the hash prevents removal from before the bytes are written until the row
-//! is committed: in this process (`claims.rs`), and among the processes that share the store (`Store::blob_claim`). Equal
-//! contents are stored once.
+//! there is never a row without bytes. A writer claims the hash before it writes the bytes, and keeps the claim until the
+//! row is committed: meanwhile neither this process (`claims.rs`) nor another one that shares the store
+//! (`Store::blob_claim`) removes the bytes. Equal contents are stored once.
 //!
 //! Processes may share the folder, so each has a staging folder of its own, named by the id of the process.
 
@@ -40,12 +40,12 @@ const BUFFER_BYTES: usize = 64 << 10;
 /// The size up to which a blob is compared with its hash before its first byte is returned.
 const CHECKED_AT_ONCE_BYTES: u64 = 256 << 10;
 
-/// The blobs of a kernel, with a staging folder that one process at a time uses.
+/// The blobs of a kernel.
 #[derive(Debug, Clone)]
 pub struct Blobs {
-    /// The folder of `staging`.
+    /// The folder that contains `staging`.
     root: PathBuf,
-    /// The process whose staging folder is used; none for the folder of all processes.
+    /// The process that stages in a folder of its own; none to stage in `staging` itself.
     node: Option<NodeId>,
     store: Arc<dyn BlobStore>,
     claims: Arc<Claims>,
@@ -135,7 +135,7 @@ impl Blobs {
         Self { root: root.into(), node: None, store, claims: Arc::default() }
     }
 
-    /// Stages in a folder of the process `node`, beside other processes that stage in the same folder.
+    /// Stages in a folder of the process `node`, so that several processes can share the root.
     pub(crate) fn staged_by(self, node: NodeId) -> Self {
         Self { node: Some(node), ..self }
     }
@@ -187,7 +187,7 @@ impl Blobs {
         let _ = tokio::fs::remove_file(&kept.marker).await;
     }
 
-    /// Releases kept bytes whose row was not committed, which may have to be removed. Returns their marker.
+    /// Releases the claim on bytes whose row was not committed. Returns their marker; the caller removes unused bytes.
     pub(crate) fn give_up(kept: KeptBlob) -> PathBuf {
         kept.marker
     }
@@ -213,8 +213,8 @@ impl Blobs {
         found.map_err(|error| write_error(&error))
     }
 
-    /// Cleans up after the processes `gone`, which have ended: removes incomplete files. Returns the markers that they have
-    /// left, and those of this process.
+    /// Removes the incomplete files of the processes `gone`, which have ended. Returns the markers that they have left, and
+    /// those of this process.
     pub(crate) async fn leftovers(&self, gone: Vec<NodeId>) -> Result<Vec<Marker>, Error> {
         let found = self.blocking(move |blobs| blobs.leftovers_read(&gone)).await;
         found.map_err(|error| write_error(&error))
@@ -339,7 +339,7 @@ impl Blobs {
     }
 }
 
-/// What happens to incomplete files.
+/// Whether incomplete files are removed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Parts {
     Remove,

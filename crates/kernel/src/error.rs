@@ -132,7 +132,7 @@ pub enum Error {
         /// Name of the session.
         name: String,
     },
-    /// The session has, or had, a binding of the adapter: another native session cannot become its first one.
+    /// The session has, or had, a binding of the adapter, and an adopted native session would have to be the first.
     #[error(
         "the session is or was bound to {native} of {adapter:?} already; adopt the agent's session into a new session"
     )]

@@ -3,11 +3,11 @@
 //! A folder is allowed if all of these hold:
 //! - It is not the state directory of mainspring or in it.
 //! - It lies in the folders of the adapter, if the operator has configured some.
-//! - It lies in the folders of the caller, if the caller is limited to some. A caller that is limited to no folder at
-//!   all, which is the default of a key of another owner, may use the folders of the adapter.
+//! - It lies in the folders of the caller, if the caller is limited to some. A caller with an empty list of folders, the
+//!   default for a key of another owner, may use only the folders of the adapter.
 //!
-//! A run that names no folder works in the one that the operator chose for the adapter. Without such a choice, the
-//! run's folder is checked like any other.
+//! A run that names no folder works in the default folder of its adapter. A default that the operator has chosen is
+//! allowed; any other is checked like a folder that the run names.
 //!
 //! Paths are compared part by part after all links were resolved. Since a folder can be replaced by a link at any time, it
 //! is checked when a request is accepted and again when its agent starts.
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_lies_in_those_of_the_adapter_and_those_of_the_caller() {
+    fn a_folder_must_lie_in_the_folders_of_the_adapter_and_of_the_caller() {
         let (_root, path, folders) = machine();
         let at = |folder: &str| path.join(folder).to_str().unwrap().to_owned();
         let limited = Folders { allowed: Some(vec![path.join("work")]), ..folders.clone() };
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unusable_folder_is_named_with_the_reason() {
+    fn an_unusable_folder_is_refused_with_the_reason() {
         let reason = |path: &str| check_usable(Path::new(path)).map_err(|error| error.to_string());
         assert!(reason("/").is_ok());
         assert!(reason("tmp").unwrap_err().contains("is not absolute"));
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_are_within_others_by_whole_parts() {
+    fn a_folder_is_within_another_only_by_whole_path_components() {
         assert!(are_within(&["/a/b".into()], &["/a".into()]) && !are_within(&["/ab".into()], &["/a".into()]));
     }
 }

@@ -131,7 +131,8 @@ pub use transcript::{KnownPath, Transcript, TranscriptWatch};
 pub(crate) use tree::Forking;
 pub use tree::{ForkRequest, MessageTree, MessageView, TreeNode, TreeQuery};
 
-/// How long a stopping kernel retries a change that cannot be stored. The next start finds it missing, and recovers.
+/// How long a stopping kernel retries a change that cannot be stored. The next start recovers the session without the
+/// change.
 pub(crate) const STOP_WITHOUT_STORE_MS: u64 = 2_000;
 
 /// The entry point of every operation. Cheap to clone.
@@ -353,7 +354,7 @@ impl Kernel {
             let (ready, loaded) = oneshot::channel();
             match self.shared.load(session, Some(ready)) {
                 Err(error) if error.is_of_server() => return Err(error),
-                // It has failed before, and is tried again later.
+                // The session has failed before, and is loaded again later.
                 Err(_) => {}
                 Ok(_) => loading.push((session, loaded)),
             }
@@ -385,8 +386,8 @@ impl Kernel {
         self.shared.options.audit.as_ref()
     }
 
-    /// Checks that the store answers, that the last write that failed was followed by one that did not, and that the audit
-    /// log can be written.
+    /// Checks that the store answers and can be written, as far as its last test shows, and that the audit log can be
+    /// written.
     pub async fn check_store(&self) -> Result<(), Error> {
         match self.shared.store_health.failure() {
             Some(error) => return Err(error),
@@ -445,7 +446,7 @@ impl Kernel {
         self.shared.meters.counts(self.shared.clock.now())
     }
 
-    /// Reads the meters of the database server, if the database is one.
+    /// Reads the meters of the database server, if the store uses one.
     pub async fn database_meters(&self) -> Option<DatabaseMeters> {
         self.shared.store.database_meters().await
     }
@@ -515,7 +516,7 @@ impl Kernel {
     }
 }
 
-/// The names of the adapters whose runs have no process, if these runs are counted by themselves.
+/// The names of the adapters whose runs have no process, if these runs have permits of their own.
 fn in_process_adapters(options: &Options, adapters: &BTreeMap<String, Arc<dyn Adapter>>) -> HashSet<String> {
     let is_in_process = |adapter: &Arc<dyn Adapter>| {
         options.max_in_process_runs.is_some() && adapter.capabilities().in_process
@@ -529,7 +530,7 @@ impl Shared {
         self.me.upgrade().map(|shared| Kernel { shared })
     }
 
-    /// Finds the events that were lost with a restore, if `cursor` is that of one of them.
+    /// Finds the range of events, lost with a restore, that contains `cursor`.
     pub(crate) fn lost_at(&self, cursor: Cursor) -> Option<LostEvents> {
         self.lost_events.iter().find(|lost| lost.contains(cursor)).copied()
     }
@@ -590,8 +591,8 @@ impl Shared {
         profile.map_or(Ok(()), |profile| adapter.check_profile(profile)).map_err(Error::Invalid)
     }
 
-    /// Checks the default options of a session's runs as those of a run: its adapter must use them, and know the model
-    /// and the folder.
+    /// Checks the default options of a session's runs: the adapter must use them, the model must be known, and the folder
+    /// must be usable.
     pub(crate) fn check_defaults(&self, adapter: &str, defaults: &RunOptions) -> Result<(), Error> {
         self.check_used(adapter, defaults)?;
         self.check_profile(adapter, defaults.model_profile.as_deref())?;
@@ -614,8 +615,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Refuses the folder of a run. A run that names none works in the folder of its adapter, which is allowed if an
-    /// operator has chosen it.
+    /// Refuses a folder in which a run may not work. A run that names no folder works in the folder of its adapter: always
+    /// allowed if an operator has chosen that folder, else checked for a caller that is limited to `folders`.
     pub(crate) fn check_run_folder(
         &self,
         adapter: &str,
@@ -735,8 +736,8 @@ impl Shared {
         self.queued.lock().get(owner).copied().unwrap_or(0)
     }
 
-    /// Counts one more queued run of a session of `owner`, or refuses it if the queue is full, or if the owner has its share
-    /// of it. Returns how many the owner has then. Prompts that arrive at the same time are counted one after the other.
+    /// Counts one more queued run of a session of `owner`, and returns the owner's number of queued runs. Refuses the run if
+    /// the queue is full or the owner has used its share of the queue. The check and the count are atomic.
     pub(crate) fn queue_place(&self, owner: &str, before: Work, now: Work) -> Result<usize, Error> {
         let limit = self.options.limits.queue_total;
         let mut owners = self.queued.lock();

@@ -1,6 +1,6 @@
-//! Names of owners and orgs: no two of them look the same.
+//! Names of owners and orgs: refuses new names that could be mistaken for others.
 //!
-//! A new name is ASCII, or letters of one script that do not look like an ASCII name, in the form NFC. Scripts and
+//! A new name is ASCII; or it is in the form NFC, has letters of one script, and does not look like ASCII. Scripts and
 //! look-alikes come from the tables of Unicode's security mechanisms (UTS #39). Names that exist already stay valid.
 
 use unicode_normalization::is_nfc;
@@ -29,7 +29,7 @@ pub fn check_new_name(what: &'static str, name: &str) -> Result<(), Error> {
     Err(Error::UnsafeName { what, name: name.escape_debug().to_string(), reason })
 }
 
-/// True for a visible character that is used in names: no control, direction, width or format characters.
+/// True for printable ASCII, and for visible characters that Unicode allows in identifiers.
 fn is_visible(c: char) -> bool {
     match c {
         ' ' => true,

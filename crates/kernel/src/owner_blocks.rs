@@ -8,8 +8,8 @@
 //!   └──────── others want more, or nobody here has used it for a minute ────────┘
 //! ```
 //!
-//! A block of active runs that is large enough costs nothing. A process records that it holds less after it uses less, and
-//! more before it uses more. A block ends with the lease of its process.
+//! A block of active runs that is large enough costs nothing. A process records a smaller block after it has reduced its
+//! use, and a larger block before it uses more. A block ends with the lease of its process.
 //!
 //! Invariant: the sum of the blocks of all processes is at most the limit, except for queued prompts that came to a process
 //! with their sessions.
@@ -82,7 +82,7 @@ impl Shared {
         }
     }
 
-    /// What an owner uses of a limit here, and what it would use if it could.
+    /// How much of a limit an owner uses in this process, and how much it would use without the limit.
     fn use_of(&self, pool: OwnerPool, owner: &str) -> (usize, usize) {
         match pool {
             OwnerPool::ActiveRuns => self.scheduler.use_of(owner),
@@ -93,14 +93,15 @@ impl Shared {
         }
     }
 
-    /// Makes the block of an owner large enough for one more active run, if the other processes leave room. Returns whether it
-    /// is.
+    /// Makes the block of an owner large enough for one more active run, if the other processes leave room. Returns true if
+    /// it is large enough.
     pub(crate) async fn block_grow(&self, owner: &str) -> Result<bool, Error> {
         let pool = OwnerPool::ActiveRuns;
         self.block_reach(pool, owner, self.use_of(pool, owner).0 + 1).await
     }
 
-    /// Makes the block of an owner at least as large as `needed`, if the other processes leave room. Returns whether it is.
+    /// Makes the block of an owner at least as large as `needed`, if the other processes leave room. Returns true if it is
+    /// large enough.
     async fn block_reach(&self, pool: OwnerPool, owner: &str, needed: usize) -> Result<bool, Error> {
         let limit = self.limit(pool, owner);
         if !self.shares_limits() || limit == 0 || needed <= self.owner_blocks.size(pool, owner) {
@@ -112,8 +113,8 @@ impl Shared {
         Ok(needed <= self.block_take(pool, owner, limit, wanted).await?)
     }
 
-    /// Refuses the queued run that takes the given `place` among those of `owner` here, if the owner has its quota at all
-    /// processes together.
+    /// Refuses a queued run of `owner` if the owner has reached its quota, summed over all processes. `place` is the number
+    /// of the owner's queued runs in this process, including this one.
     pub(crate) async fn check_queue_of_all(&self, owner: &str, place: usize) -> Result<(), Error> {
         let (pool, resource) = (OwnerPool::QueuedPrompts, Resource::QueuedPrompts);
         if self.block_reach(pool, owner, place).await? {
@@ -123,7 +124,7 @@ impl Shared {
         Err(Error::QuotaReached { resource, limit: self.limit(pool, owner) as u64 })
     }
 
-    /// Takes what is free of a limit, up to `wanted`. Returns the size of the block.
+    /// Enlarges the block of an owner up to `wanted`, as far as the other processes leave room. Returns its size.
     async fn block_take(
         &self,
         pool: OwnerPool,
@@ -139,7 +140,7 @@ impl Shared {
         Ok(size)
     }
 
-    /// Takes larger blocks for the runs that wait, as far as the others leave room, and tells the others what is missing.
+    /// Takes larger blocks for the runs that wait, as far as the other processes leave room. The store records what is missing.
     async fn blocks_take(&self) -> Result<(), Error> {
         let pool = OwnerPool::ActiveRuns;
         let _changing = self.owner_blocks.changing.lock().await;
@@ -152,7 +153,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Gives up what others want or nobody here uses.
+    /// Gives up the parts of blocks that other processes want, and blocks that have been unused for long.
     async fn blocks_give_up(&self) -> Result<(), Error> {
         let _changing = self.owner_blocks.changing.lock().await;
         let known: Vec<(OwnerPool, String)> = self.owner_blocks.held.lock().keys().cloned().collect();
@@ -165,7 +166,7 @@ impl Shared {
             let (used, wanted) = self.use_of(pool, &owner);
             let wanting = others.get(&(pool, owner.clone())).copied().unwrap_or_default();
             let held = self.owner_blocks.size(pool, &owner);
-            // Less is used before less is recorded.
+            // The use is reduced before the smaller block is recorded.
             let size = match pool {
                 OwnerPool::ActiveRuns => {
                     let kept = match self.is_idle_for_long(pool, &owner, wanted) {
@@ -188,7 +189,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Counts the exchanges since the block was used. True if it is given up.
+    /// Counts an exchange if the block is unused. Returns true if the block was unused for so long that it is given up.
     fn is_idle_for_long(&self, pool: OwnerPool, owner: &str, wanted: usize) -> bool {
         let mut held = self.owner_blocks.held.lock();
         let Some(known) = held.get_mut(&(pool, owner.to_owned())) else { return false };

@@ -1,7 +1,7 @@
 //! The pins of readers, cached: every answer with a session says whether the caller has pinned it.
 //!
 //! A pin is a mark of one reader. It is no part of the session: it changes neither the session's version nor its activity,
-//! and nobody else sees it.
+//! and no other reader sees it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ const MAX_READERS: usize = 10_000;
 /// The pins of one reader: when each session was pinned.
 type OwnPins = Arc<BTreeMap<SessionId, Time>>;
 
-/// The pins of the readers that asked last.
+/// The pins of recent readers.
 #[derive(Default)]
 pub(crate) struct Pins {
     known: Mutex<Known>,

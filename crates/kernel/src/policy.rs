@@ -59,7 +59,7 @@ impl Permissions {
         }
     }
 
-    /// The decisions on actions that no rule concerns, as rules. Control tools need no permission.
+    /// The decisions on actions that no rule matches, as rules. Control tools need no permission.
     pub fn as_rules(self) -> Vec<Rule> {
         let verdict = match self {
             Self::Legacy => return vec![Rule::everything(Verdict::Allow)],
@@ -78,7 +78,7 @@ impl Permissions {
     }
 
     /// The grant that a run has from its start under these permissions; none if a person decides. Every attempt of the run
-    /// gets the same grant. That of a delegated run rests on a grant of its parent: it ends with it.
+    /// gets the same grant. The grant of a delegated run depends on a grant of its parent and ends with that grant.
     pub async fn standing_grant(self, attempt: &AttemptHandle) -> Result<Option<Grant>, HandleError> {
         let (effect, source, policy) = match self {
             Self::Ask => return Ok(None),
@@ -114,7 +114,7 @@ impl Permissions {
 async fn everything_of_parent(attempt: &AttemptHandle) -> Result<Option<Option<GrantId>>, HandleError> {
     let parent = attempt.assignment().run.parent;
     let is_everything = |grant: &&Grant| {
-        // The constraints of another run's grant, or of an imported one, are not checked here.
+        // A grant with constraints counts only if it is the parent's own: other constraints are not checked here.
         let is_unconstrained = grant.constraints.is_empty() || grant.run == parent;
         grant.effect == GrantEffect::Allow
             && is_unconstrained

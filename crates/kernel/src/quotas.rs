@@ -42,7 +42,7 @@ impl OwnerLimits {
         self.own.as_ref().is_some_and(|own| own != owner)
     }
 
-    /// Checks that an owner may take one more of a pool of which it has `own` and `free` are left.
+    /// Checks that an owner that has `own` units of a pool may take another one, if `free` units are left.
     fn check(&self, resource: Resource, owner: &str, own: usize, free: usize) -> Result<(), Error> {
         let quotas = self.of(owner);
         let cap = match resource {
@@ -83,9 +83,9 @@ pub struct PoolPermit {
 /// Why nothing could be taken from a pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NotTaken {
-    /// Nothing is left for anybody.
+    /// The pool has no free unit.
     Full,
-    /// The owner has its share or its quota.
+    /// The owner has reached its share or its quota.
     Refused(Error),
 }
 
@@ -130,7 +130,7 @@ impl Drop for PoolPermit {
 }
 
 impl Kernel {
-    /// Checks that an owner may take one more of a pool of which it has `own` and `free` are left. Counts refusals.
+    /// Checks that an owner that has `own` units of a pool may take another one, if `free` units are left. Counts refusals.
     fn check_share(&self, resource: Resource, owner: &str, own: usize, free: usize) -> Result<(), Error> {
         self.shared.check_share(resource, owner, own, free)
     }
@@ -147,7 +147,7 @@ impl Shared {
         self.owner_limits.check(resource, owner, own, free).inspect_err(|_| self.meters.refused(resource))
     }
 
-    /// Checks that an owner may store `bytes` more, as artifacts more if `artifacts` is given.
+    /// Checks that an owner may store `bytes` more bytes and `artifacts` more artifacts.
     pub(crate) async fn check_storage(&self, owner: &str, bytes: u64, artifacts: u64) -> Result<(), Error> {
         let quotas = self.owner_limits.of(owner);
         if quotas.stored_bytes == 0 && quotas.artifacts == 0 {

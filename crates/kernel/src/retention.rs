@@ -19,8 +19,8 @@ const BLOBS_INTERVAL_MS: u64 = 60 * 60 * 1_000;
 /// Artifacts read at a time.
 const PAGE_ROWS: usize = 1_000;
 
-/// Removes expired artifacts every few hours, until the kernel stops. The first time is not at the start, which must not
-/// depend on how much is stored.
+/// Removes expired artifacts every few hours, until the kernel stops. Waits before the first search, because the cost of
+/// a start must not depend on how much is stored.
 pub(crate) async fn run(shared: Weak<Shared>, clock: Clock, tasks: Tasks) {
     loop {
         tokio::select! {

@@ -1,20 +1,20 @@
 //! The scheduler: permits to execute runs, fair across owners.
 //!
-//! A session requests a permit when it has a run to execute. Permits are limited per lane, per adapter and per owner, who
-//! leaves permits for others (`core/src/quota.rs`). Owners are served round-robin, and the sessions of one owner in the
-//! order of their requests. Dropping a permit returns it.
+//! A session requests a permit when it has a run to execute. Permits are limited per lane, per adapter and per owner; an
+//! owner must leave permits for others (`core/src/quota.rs`). Owners are served round-robin, and the sessions of one owner
+//! in the order of their requests. Dropping a permit returns it.
 //!
 //! There are two lanes: runs whose agent is a process, which are few, and runs of agents without a process, which cost
 //! little more than their memory and are many. A full lane does not block the other.
 //!
-//! A run that waits for a delegated run lends it its permit, to one child at a time. This avoids a deadlock in which
-//! parents hold all permits and wait for children that get none. A run without a process has no process to lend; it
-//! passes on the permit of the nearest run above that has one and waits for it. A member of a network runs on its
-//! parent's place in the adapter too, so that members beyond the cap of an adapter queue and still make progress one
-//! after the other.
+//! A run that waits for delegated runs lends them its permit, to one child at a time. This avoids a deadlock in which
+//! parents hold all permits and wait for children that get none. A run without a process has no permit for a process to
+//! lend: its child borrows the permit of the nearest run above that has one. A member of a network also borrows its
+//! parent's place in the adapter, so that members beyond the cap of an adapter queue and still make progress one after
+//! the other.
 //!
-//! In a cluster, the permits of a lane may be a block of those that all servers share (`core/src/permits.rs`), whose size
-//! changes. A block that has become smaller loses permits as they are returned.
+//! In a cluster, the permits of a lane may be this server's block of the permits that all servers share
+//! (`core/src/permits.rs`). When the block becomes smaller, permits are removed as they are returned.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -44,9 +44,9 @@ type ByLane = [usize; 2];
 #[derive(Debug)]
 struct SchedulerState {
     free: ByLane,
-    /// The permits there are, free or not.
+    /// The number of permits, free or in use.
     size: ByLane,
-    /// The permits that there may be: fewer than there are after a lane has been made smaller.
+    /// The intended number of permits. Less than `size` after a lane was made smaller, until enough permits are returned.
     limit: ByLane,
     limits: OwnerLimits,
     /// The blocks of the limits of owners that this process has, if other processes share the limits.
@@ -56,7 +56,7 @@ struct SchedulerState {
     /// The permits of each owner, without those that are lent.
     owners: HashMap<String, ByLane>,
     adapters: HashMap<String, AdapterPermits>,
-    /// Owners with requests, the next to be served first.
+    /// Owners with requests, in the order in which they are served next.
     round_robin: VecDeque<String>,
     requests: HashMap<String, OwnerRequests>,
     /// Number of requests so far.
@@ -87,7 +87,7 @@ type Deliver = Box<dyn FnOnce(Permit) -> Result<(), Permit> + Send>;
 pub(crate) struct Lender {
     /// The run that lends.
     pub(crate) run: RunId,
-    /// True if it lends its place in the adapter too, which is the same for both runs.
+    /// True if the run also lends its place in the adapter, which is then the adapter of both runs.
     pub(crate) lends_place: bool,
 }
 
@@ -125,7 +125,7 @@ impl Permit {
         self.adapter == adapter
     }
 
-    /// Records that `run`, which `lender` waits for, uses the permit in place of the run that it was ordered for.
+    /// Records that `run`, which `lender` waits for, uses the permit instead of the run that requested it.
     pub(crate) fn assign(&mut self, run: RunId, lender: Option<Lender>) {
         if self.run != run {
             let mut state = self.scheduler.0.lock();
@@ -210,7 +210,7 @@ impl Scheduler {
         used
     }
 
-    /// The active runs of an owner, and these with the runs that wait.
+    /// The number of an owner's active runs, and the number of its active and waiting runs together.
     pub(crate) fn use_of(&self, owner: &str) -> (usize, usize) {
         let state = self.0.lock();
         let used = state.used_by(owner);
@@ -219,7 +219,7 @@ impl Scheduler {
         (used, used + waiting)
     }
 
-    /// The owners with a limit that have runs which wait.
+    /// The owners that have a limit and waiting runs.
     pub(crate) fn owners_that_wait(&self) -> Vec<String> {
         let state = self.0.lock();
         let is_limited = |owner: &&String| state.limits.of(owner).active_runs > 0;
@@ -250,7 +250,7 @@ impl Scheduler {
     }
 
     /// Takes a permit for `run`, if one is free for `owner` or `lender` can lend one. Overtakes no queued request: while a
-    /// permit of a lane is free, only requests for full adapters and of owners that have their share are queued for it.
+    /// permit of a lane is free, only requests for full adapters and of owners that have used up their share are queued.
     pub(crate) fn try_acquire(
         &self,
         owner: &str,
@@ -381,7 +381,7 @@ impl SchedulerState {
         (!self.lent.contains(&(lane, run))).then_some(PermitSource::Lent(lane, Lender { run, ..lender }))
     }
 
-    /// The run whose permit `lender` can lend to a run of `lane`: its own, or that of a run above.
+    /// The run whose permit `lender` can lend to a run of `lane`: `lender` itself, or a run above it.
     fn lender_in(&self, lane: Lane, lender: RunId) -> Option<RunId> {
         let mut lender = lender;
         if lane == Lane::Processes {
@@ -458,7 +458,7 @@ impl SchedulerState {
         }
     }
 
-    /// Removes the next request there is a permit for, and takes that permit. Its owner moves to the end of the order.
+    /// Removes the next request there is a permit for, and takes that permit. The owner moves to the end of the order.
     fn next(&mut self) -> Option<(String, String, PermitRequest, PermitSource)> {
         for turn in 0..self.round_robin.len() {
             let owner = self.round_robin[turn].clone();
@@ -482,7 +482,7 @@ impl SchedulerState {
         None
     }
 
-    /// The oldest request of an owner there is a permit for: its adapter, and its index in the adapter's queue.
+    /// Finds the owner's oldest request that can be served now: its adapter, and its index in the adapter's queue.
     fn next_of(&self, owner: &str) -> Option<(String, usize)> {
         let requests = self.requests.get(owner)?.0.iter();
         let first = requests.filter_map(|(adapter, queue)| {

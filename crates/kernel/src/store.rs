@@ -129,7 +129,7 @@ pub trait Store: Send + Sync + 'static {
         Ok(limit)
     }
 
-    /// Counts the other processes that want more of these limits of owners than they have.
+    /// Counts, for each of these limits of owners, the other processes that want a larger block than they have.
     async fn owner_blocks_wanted(
         &self,
         of: &[(OwnerPool, String)],
@@ -253,8 +253,8 @@ pub trait Store: Send + Sync + 'static {
     /// Lists runs of one owner, newest first.
     async fn run_page(&self, page: &RunPage) -> Result<Rows<Run>, StoreError>;
 
-    /// Lists the runs that have not ended of the sessions of `owner`, and of those that members of `org` may read,
-    /// oldest first. The cost grows with the unfinished runs of all owners, not with the stored ones.
+    /// Lists the unfinished runs of the sessions that belong to `owner` or that members of `org` may read, oldest first.
+    /// The cost grows with the number of unfinished runs of all owners, not with the number of stored runs.
     async fn runs_live(&self, owner: &str, org: Option<&str>) -> Result<Rows<Run>, StoreError>;
 
     /// Lists the attempts of a run, oldest first.
@@ -306,9 +306,9 @@ pub trait Store: Send + Sync + 'static {
     /// Lists events of all sessions of an owner after `after`, in order. With `types`, only events of those types.
     /// Pruned events are left out, and for a deleted session all but its deletion.
     ///
-    /// Also returns the cursor up to which events were scanned. There may be more events after it, but none before it
-    /// that are not returned. While a transaction is open that could still add earlier events, a store may end before the
-    /// latest ones.
+    /// Also returns the cursor up to which events were scanned: every matching event up to there is returned, and there
+    /// may be more after it. A store may stop before the latest events while an open transaction could still add earlier
+    /// ones.
     async fn owner_events(
         &self,
         owner: &str,
@@ -348,8 +348,8 @@ pub trait Store: Send + Sync + 'static {
         message: MessageId,
     ) -> Result<Option<(PlacedMessage, Option<Line>)>, StoreError>;
 
-    /// Finds the digest above `tip` on its path that covers the most messages. Only digests of `session` count, and on
-    /// each line those of the session that opened it.
+    /// Finds the digest above `tip` on its path that covers the most messages. A digest counts if it was made by `session`
+    /// or by the session that opened the digest's line.
     async fn digest(&self, session: SessionId, tip: Point) -> Result<Option<Digest>, StoreError>;
 
     /// Lists `line` and its ancestor lines towards the root, at most `limit`, with the cursors of `session` on them.
@@ -367,8 +367,8 @@ pub trait Store: Send + Sync + 'static {
         at: Point,
     ) -> Result<Option<(PlacedMessage, Option<Line>)>, StoreError>;
 
-    /// Lists the ids of the first `limit` children of `at` that `session` sees, or its roots: the next message on the same line,
-    /// then those on other lines in the order in which the lines were opened. Abandoned messages are left out.
+    /// Lists the ids of the first `limit` children of `at` that `session` sees, or its roots: the next message on the
+    /// same line, then those on other lines in the order in which the lines were opened. Abandoned messages are left out.
     async fn children(
         &self,
         session: SessionId,
@@ -454,8 +454,8 @@ pub trait Store: Send + Sync + 'static {
         limit: usize,
     ) -> Result<Rows<StateChange>, StoreError>;
 
-    /// Lists the entries of a session's state on all branches, by key and version. A fork has the inherited entries that
-    /// it can see; of two with the same version, its own.
+    /// Lists the entries of a session's state on all branches, by key and version. A fork's list includes the inherited
+    /// entries that the fork sees, unless the fork has an entry of its own with the same key and version.
     async fn tree_state(
         &self,
         session: SessionId,
@@ -487,7 +487,7 @@ pub trait Store: Send + Sync + 'static {
         limit: usize,
     ) -> Result<Vec<ArtifactAge>, StoreError>;
 
-    /// Finds the artifacts that messages, delegations, state and raw responses of steps name. Reads all of them.
+    /// Finds the artifacts that messages, delegations, state and raw responses of steps name. Reads all of these rows.
     async fn artifacts_named(&self) -> Result<HashSet<ArtifactId>, StoreError>;
 
     /// Lists memory candidates that were not decided, oldest first, after a candidate.
@@ -509,9 +509,9 @@ pub trait Store: Send + Sync + 'static {
     /// Removes a hash from the loose ones, after its bytes were removed.
     async fn blob_forget(&self, hash: &str) -> Result<(), StoreError>;
 
-    /// Claims bytes for this process, among the processes that share the store: a process stores the bytes of a hash only
-    /// while no other one removes them, and the other way round. Returns false if that is not possible now; a claim to store
-    /// first waits for some time. After an error the claim may exist. The claims of a process end with its lease.
+    /// Claims bytes for this process, so that no process stores the bytes of a hash while another one that shares the store
+    /// removes them. Returns false if that is not possible now; a claim to store first waits for some time. After an error
+    /// the claim may exist. The claims of a process end with its lease.
     async fn blob_claim(&self, claim: &BlobClaim) -> Result<bool, StoreError> {
         let _ = claim;
         Ok(true)
@@ -542,10 +542,10 @@ pub trait Store: Send + Sync + 'static {
     /// True if `owner` has a session or a key that does not belong to `org`.
     async fn owner_outside_org(&self, owner: &str, org: &str) -> Result<bool, StoreError>;
 
-    /// Makes `owner` belong to `org`, or to no org, unless it belongs to one already. Returns true if it belongs there.
+    /// Claims `owner` for `org`, or for no org, unless it was claimed before. Returns true if it belongs to `org` now.
     ///
-    /// An owner that nobody has claimed but that has keys or sessions belongs to the org of the oldest of them. The
-    /// check and the claim are atomic: of two orgs that claim an owner at the same time, one gets it.
+    /// An unclaimed owner that has keys or sessions belongs to the org of the oldest of them. The check and the claim are
+    /// atomic: of two orgs that claim an owner at the same time, one gets it.
     async fn owner_claim(&self, owner: &str, org: Option<&str>, at: Time) -> Result<bool, StoreError>;
 
     /// The org that `owner` belongs to: the one that has claimed it, else that of its oldest key or session.
@@ -564,7 +564,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// Stores a version of an owner's agent. Returns false if the same definition is stored already.
     ///
-    /// Fails with a conflict if the version has a different definition, even a deleted one.
+    /// Fails with a conflict if the version has a different definition, even if it was deleted.
     async fn agent_write(&self, agent: &AgentRow) -> Result<bool, StoreError>;
 
     /// Deletes a version of an owner's agent. Returns false if there is none.

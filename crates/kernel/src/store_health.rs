@@ -125,7 +125,7 @@ impl StoreWatch {
 }
 
 /// Tests the store after each report, until it can be written or the kernel stops. `wake_readers` is called after each
-/// change: readers wait only for their feeds, so that the health costs them nothing for each delta.
+/// change: readers wait only for their feeds, so that the health of the store adds no cost to a delta.
 pub(crate) async fn watch(
     store: Arc<dyn Store>,
     clock: Clock,

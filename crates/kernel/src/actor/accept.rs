@@ -50,8 +50,8 @@ impl Actor {
         Ok(Accepted { session, run, policy, position, replayed: false })
     }
 
-    /// Returns the run of a relayed prompt that was accepted when it was relayed before. This actor has committed it, or has
-    /// loaded the session since.
+    /// Returns the run of a relayed prompt if an earlier relay of the same prompt was accepted. The store has that run: this
+    /// actor has committed it, or has loaded the session since.
     async fn accepted_before(&self, accept: &Accept) -> Result<Option<Accepted>, Error> {
         let Some(run) = self.shared.store.run_get(accept.run).await? else { return Ok(None) };
         accept.caller.check_changes(&self.hot.session)?;
@@ -119,7 +119,7 @@ impl Actor {
     /// Opens a draft in which `run` is queued, in a session that exists and is open.
     fn accept_draft(&self, accept: &Accept, run: Run, policy: Policy) -> Result<QueuedDraft, CreateError> {
         let mut draft = self.draft();
-        if !self.stored {
+        if !self.hot.session.is_stored() {
             draft.emit(created(&self.hot.session));
         }
         if self.hot.session.status != SessionStatus::Open {
@@ -168,7 +168,7 @@ impl Actor {
         session::check_takes_work(&self.hot.session)?;
         let adapter = accept.adapter.as_ref().unwrap_or(&self.hot.session.adapter).clone();
         self.check_accept_lists(accept, &adapter)?;
-        if !self.stored {
+        if !self.hot.session.is_stored() {
             // The same request describes the new session. Checked first: a caller who may not use a folder must not
             // learn whether it exists.
             let of_session = self.hot.session.cwd.as_deref();
@@ -177,7 +177,7 @@ impl Actor {
         if !accept.ignore_unused_options {
             self.shared.check_adapter(&adapter)?;
             self.shared.check_used(&adapter, &accept.options)?;
-            if !self.stored {
+            if !self.hot.session.is_stored() {
                 self.shared.check_defaults(&adapter, &self.hot.session.run_defaults())?;
             }
         }
@@ -203,7 +203,7 @@ impl Actor {
             let options = RunOptions { model_options, output_schema, ..RunOptions::default() };
             agents.check_options(adapter, &options).map_err(Error::Invalid)?;
         }
-        match self.stored {
+        match self.hot.session.is_stored() {
             true => Ok(()),
             false => {
                 let name = &self.hot.session.agent_definition;
@@ -260,12 +260,14 @@ impl Actor {
         Ok(accept.policy)
     }
 
-    /// Acquires the permit to start the run at once; none if the run must wait: even an idle session waits when no worker is
+    /// Acquires the permit to start the run at once; none if the run must wait, because the session is busy or no worker is
     /// free.
     async fn permit_for(&self, accept: &Accept, adapter: &str) -> Result<Option<Permit>, Error> {
-        let awaited = accept.delegation.as_ref().filter(|task| task.mode.is_awaited());
-        let lender =
-            awaited.map(|task| Lender { run: task.parent_run, lends_place: task.request.member().is_some() });
+        let awaited = accept.delegation.as_ref().filter(|delegation| delegation.mode.is_awaited());
+        let lender = awaited.map(|delegation| Lender {
+            run: delegation.parent_run,
+            lends_place: delegation.request.member().is_some(),
+        });
         let starts = self.is_idle() && self.shared.options.execute;
         let owner = &self.hot.session.owner;
         let acquire = || self.shared.scheduler.try_acquire(owner, adapter, accept.run, lender);
@@ -280,7 +282,7 @@ impl Actor {
         Ok(permit)
     }
 
-    /// The options of a new run, completed by those of the session. The run keeps them, whatever becomes of the session.
+    /// The options of a new run, completed by those of the session. Later changes of the session do not affect the run.
     fn complete_options(&self, accept: &Accept, adapter: &str) -> RunOptions {
         let session = &self.hot.session;
         let mut options = accept.options.or(&session.run_defaults());
@@ -324,7 +326,7 @@ impl Actor {
             session: self.fence.session,
             owner: self.hot.session.owner.clone(),
             no: self.queue.next_no(),
-            parent: accept.delegation.as_ref().map(|task| task.parent_run),
+            parent: accept.delegation.as_ref().map(|delegation| delegation.parent_run),
             request: accept.name.clone(),
             fingerprint: accept.fingerprint,
             adapter: adapter.to_owned(),

@@ -1,6 +1,5 @@
 //! The active run of a session: its attempt, its execution and the progress of its stop.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use mainspring_core::{Attempt, AttemptId, Message, Run, RunStatus, Time};
@@ -8,30 +7,27 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::cancel::Stop;
 use super::progress::{Progress, ProgressWriter};
-use crate::adapter::{Ask, AskReply, HandleError, Record};
+use super::questions::Questions;
+use super::stop::Stop;
+use crate::adapter::{AskReply, Record};
 use crate::clock::{Clock, Moment};
 use crate::scheduler::Permit;
 use crate::store::Row;
 
-/// The run that has a live attempt. Other modules only read `run`, `attempt` and `prompt`: a commit changes them with
-/// [`Active::committed`].
+/// The run that has a live attempt.
 pub(super) struct Active {
-    pub(super) run: Arc<Run>,
-    pub(super) attempt: Attempt,
-    pub(super) prompt: Arc<Message>,
+    run: Arc<Run>,
+    attempt: Attempt,
+    prompt: Arc<Message>,
     pub(super) stop: Stop,
+    pub(super) questions: Questions,
     /// When the run became active in this process, as a stored time and as a moment.
     begun: (Time, Moment),
     permit: Option<Permit>,
     /// The execution; none while only the store holds a wait.
     task: Option<AbortHandle>,
     cancel: CancellationToken,
-    /// An execution that waits for an answer.
-    held: Option<AskReply>,
-    /// Further questions of the execution, which are asked one after the other.
-    next_asks: VecDeque<(Ask, AskReply)>,
     /// True when the attempt has recorded a message or a tool call, or has asked a question.
     has_output: bool,
     /// True once the execution is stopped because the run has reached a limit.
@@ -52,12 +48,11 @@ impl Active {
             attempt,
             prompt,
             stop: Stop::default(),
+            questions: Questions::default(),
             begun: (clock.now(), clock.moment()),
             permit: None,
             task: None,
             cancel: CancellationToken::new(),
-            held: None,
-            next_asks: VecDeque::new(),
             has_output: false,
             stopped_at_limit: false,
             at_end: vec![],
@@ -66,17 +61,30 @@ impl Active {
         }
     }
 
-    /// The time at `now` that counts against the run's time limit, in milliseconds.
+    pub(super) fn run(&self) -> &Arc<Run> {
+        &self.run
+    }
+
+    pub(super) fn attempt(&self) -> &Attempt {
+        &self.attempt
+    }
+
+    /// The user message that the run answers.
+    pub(super) fn prompt(&self) -> &Arc<Message> {
+        &self.prompt
+    }
+
+    /// The time up to `now` that counts against the run's time limit, in milliseconds.
     pub(super) fn time_used_ms(&self, now: Moment) -> u64 {
         now.since(self.begun.1).saturating_add(self.used_before_ms())
     }
 
-    /// When the run has used `max_ms` milliseconds of its time limit.
+    /// The moment at which the run will have used `max_ms` milliseconds of its time limit.
     pub(super) fn time_limit(&self, max_ms: u64) -> Moment {
         self.begun.1.plus(max_ms.saturating_sub(self.used_before_ms()))
     }
 
-    /// The time that counts against the run's time limit from before it became active, in milliseconds.
+    /// The time before the run became active here that counts against its time limit, in milliseconds.
     fn used_before_ms(&self) -> u64 {
         self.begun.0.since(self.run.limited_since_in(&self.attempt))
     }
@@ -95,7 +103,7 @@ impl Active {
         self.run.state.wait().is_some_and(|wait| wait.answer.is_none())
     }
 
-    /// True while the run waits, or has got its answer, and the store alone holds everything about that.
+    /// True while the run waits or has got its answer, no execution holds the wait, and nothing acts for the attempt.
     pub(super) fn is_stored(&self) -> bool {
         let is_held = self.run.state.wait().is_none_or(|wait| wait.held);
         !is_held && !self.is_acting() && !self.stop.is_dispatching()
@@ -146,11 +154,6 @@ impl Active {
     /// The progress of the run, for the handles of the attempt.
     pub(super) fn progress(&self) -> Arc<Progress> {
         self.progress.reader()
-    }
-
-    /// The execution that waits for an answer.
-    pub(super) fn held(&self) -> Option<&AskReply> {
-        self.held.as_ref()
     }
 
     /// Records for the commit that ends the execution.
@@ -212,44 +215,16 @@ impl Active {
         self.steering.send_replace(is_steered);
     }
 
-    /// Makes the run wait for an answer: with `held`, its execution holds the wait, otherwise only the store does. The
-    /// worker is free for others meanwhile.
+    /// Makes the run wait for an answer. With `held`, its execution holds the wait, otherwise only the store does. Frees
+    /// the worker for other runs meanwhile.
     pub(super) fn wait(&mut self, held: Option<AskReply>) {
-        self.held = held;
+        self.questions.hold(held);
         self.release_permit();
-    }
-
-    /// Takes the execution that waits for an answer: it gets the answer.
-    pub(super) fn take_held(&mut self) -> Option<AskReply> {
-        self.held.take()
-    }
-
-    /// Queues a question of an execution that waits for another answer.
-    pub(super) fn push_ask(&mut self, ask: Ask, holder: AskReply) {
-        self.next_asks.push_back((ask, holder));
-    }
-
-    /// Takes the next queued question.
-    pub(super) fn next_ask(&mut self) -> Option<(Ask, AskReply)> {
-        self.next_asks.pop_front()
-    }
-
-    /// Refuses the queued questions that the execution has ended.
-    pub(super) fn refuse_ended_asks(&mut self) {
-        let (ended, open): (VecDeque<_>, VecDeque<_>) =
-            std::mem::take(&mut self.next_asks).into_iter().partition(|(_, holder)| holder.is_ended());
-        self.next_asks = open;
-        for (_, holder) in ended {
-            let _ = holder.reply.send(Err(HandleError::Revoked));
-        }
     }
 
     /// Signals the execution to stop, and refuses its questions.
     pub(super) fn signal_stop(&mut self) {
         self.cancel.cancel();
-        let asked = self.next_asks.drain(..).map(|(_, holder)| holder);
-        for holder in self.held.take().into_iter().chain(asked) {
-            let _ = holder.reply.send(Err(HandleError::Revoked));
-        }
+        self.questions.refuse_all();
     }
 }

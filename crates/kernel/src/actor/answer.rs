@@ -19,14 +19,15 @@ use crate::scheduler::Permit;
 use crate::store::Row;
 
 impl Actor {
-    /// Records a question of an execution, which waits for the answer. If it already waits, the question is queued.
+    /// Records a question of an execution, which waits for the answer. If the execution already waits, the question is
+    /// queued.
     pub(super) async fn ask(&mut self, by: AttemptId, ask: Ask, holder: AskReply) {
         match self.authority(by) {
             Some(active) if active.status() == RunStatus::Running => {
                 Box::pin(self.wait(by, ask, Some(holder))).await;
             }
             // The execution already waits for an answer: a run asks one question at a time.
-            Some(active) if active.held().is_some() => active.push_ask(ask, holder),
+            Some(active) if active.questions.held().is_some() => active.questions.push(ask, holder),
             Some(_) | None => {
                 let _ = holder.reply.send(Err(HandleError::Revoked));
             }
@@ -56,8 +57,8 @@ impl Actor {
         }
     }
 
-    /// Records that the run waits. `lapses`: whether the execution that holds the wait continues when it expires; `None` if
-    /// only the store holds it.
+    /// Records that the run waits. `lapses`: whether the execution that holds the wait continues when the question expires;
+    /// `None` if only the store holds the wait.
     async fn record_wait(&mut self, by: AttemptId, ask: Ask, lapses: Option<bool>) -> Result<(), Error> {
         let (size, limit) = (ask.question.len(), self.shared.options.limits.prompt_bytes);
         if size > limit {
@@ -73,7 +74,7 @@ impl Actor {
         };
         let approval = (ask.request == WaitRequest::Approval).then(|| {
             let mut approval = ask.approval.unwrap_or_else(|| Box::new(ApprovalRequest::plain()));
-            approval.may_answer = Some(MayAnswer::of_owner(&active.run.owner));
+            approval.may_answer = Some(MayAnswer::of_owner(&active.run().owner));
             if json_size(Some(&*approval)) > limit {
                 approval.truncate();
             }
@@ -93,7 +94,7 @@ impl Actor {
             replies: ask.replies.map(Box::new),
             answer: None,
         };
-        wait.set_deadlines(&active.run.options.tools, self.shared.clock.now());
+        wait.set_deadlines(&active.run().options.tools, self.shared.clock.now());
         // Streamed text stays open: it is completed with the attempt's next message.
         let mut draft = self.draft_of(active);
         draft.state_settle();
@@ -110,7 +111,7 @@ impl Actor {
         by: Decider,
     ) -> Result<Run, Error> {
         let active = self.active.as_ref();
-        let Some(active) = active.filter(|active| active.run.id == run && !active.stop.is_killing()) else {
+        let Some(active) = active.filter(|active| active.run().id == run && !active.stop.is_killing()) else {
             let status = self.run_known(run).await?.state.status();
             return Err(Refusal::NotWaiting { wait, status }.into());
         };
@@ -122,7 +123,10 @@ impl Actor {
             draft.row(Row::Grant(Box::new(grant)));
         }
         self.commit_active(draft).await?;
-        self.active.as_ref().map(|active| Run::clone(&active.run)).ok_or_else(|| Error::not_found("run", run))
+        self.active
+            .as_ref()
+            .map(|active| Run::clone(active.run()))
+            .ok_or_else(|| Error::not_found("run", run))
     }
 
     /// Makes the grant of an answer that allows a request for the session.
@@ -131,9 +135,9 @@ impl Actor {
         else {
             return None;
         };
-        let open = active.run.state.wait().filter(|open| open.id == wait)?;
+        let open = active.run().state.wait().filter(|open| open.id == wait)?;
         let session = &self.hot.session;
-        let (at, run) = (self.shared.clock.now(), &active.run);
+        let (at, run) = (self.shared.clock.now(), active.run());
         let folder = run.options.cwd.as_deref().or(session.cwd.as_deref());
         let lifetime_ms = expires_in_ms.unwrap_or(GRANT_LIFETIME_MS).max(0).unsigned_abs();
         open.approval.as_ref()?.session_grant(NewGrant {
@@ -141,26 +145,26 @@ impl Actor {
             session: session.id,
             wait,
             by: by.clone(),
-            circumstances: circumstances(&active.attempt.adapter, run.mode, folder),
+            circumstances: circumstances(&active.attempt().adapter, run.mode, folder),
             at,
             expires_at: at.plus(lifetime_ms),
         })
     }
 
-    /// Continues the run that was answered: a worker is free for it. Returns false if the active run has no answer to
-    /// continue with, because it was cancelled meanwhile.
+    /// Continues the answered run with `permit`. Returns false if the active run has no answer to continue with, because it
+    /// was cancelled meanwhile.
     pub(super) async fn resume(&mut self, permit: Permit) -> Result<bool, Error> {
         let Some(active) = &self.active else { return Ok(false) };
-        let wait = active.run.state.wait();
+        let wait = active.run().state.wait();
         let Some((answer, resume)) = wait.and_then(|wait| Some((wait.answer.clone()?, wait.resume.clone())))
         else {
             return Ok(false);
         };
-        let (by, prompt) = (active.attempt.id, active.prompt.clone());
+        let (by, prompt) = (active.attempt().id, active.prompt().clone());
         let mut draft = self.draft_of(active);
         self.give_up_on_error(draft.command(RunCommand::Resume { by }))?;
         let OfRun { run, attempt, .. } = self.commit(draft).await?;
-        match self.active.as_mut().and_then(|active| Some((active.take_held()?, active))) {
+        match self.active.as_mut().and_then(|active| Some((active.questions.take_held()?, active))) {
             Some((held, active)) => {
                 active.committed(run, attempt);
                 active.grant(permit);
@@ -172,24 +176,24 @@ impl Actor {
         Ok(true)
     }
 
-    /// Removes the questions that the execution has ended. The open question lapses unless it was answered. The
-    /// execution continues without a permit, because its turn is about to end.
+    /// Refuses the queued questions that the execution has ended. If the open question has ended too, it lapses unless it was
+    /// answered. The execution continues without a permit, because its turn is about to end.
     pub(super) async fn end_asking(&mut self, by: AttemptId) {
         let Some(active) = self.active.as_mut().filter(|active| active.is_held_by(by)) else { return };
-        active.refuse_ended_asks();
-        if active.stop.is_killing() || !active.held().is_some_and(AskReply::is_ended) {
+        active.questions.refuse_ended();
+        if active.stop.is_killing() || !active.questions.held().is_some_and(AskReply::is_ended) {
             return;
         }
         if active.is_waiting() {
             self.lapse(|_| RunCommand::Lapse { by }).await;
         }
-        let waiting = self.active.as_ref().and_then(|active| active.run.state.wait());
+        let waiting = self.active.as_ref().and_then(|active| active.run().state.wait());
         let Some(answer) = waiting.and_then(|wait| wait.answer.clone()) else { return };
         self.lapse(|_| RunCommand::Resume { by }).await;
         // Without the record, the answer must have no effect: another server may have the session by now.
-        let is_recorded = |active: &&mut Active| active.run.state.wait().is_none();
+        let is_recorded = |active: &&mut Active| active.run().state.wait().is_none();
         let Some(active) = self.active.as_mut().filter(is_recorded) else { return };
-        if let Some(held) = active.take_held() {
+        if let Some(held) = active.questions.take_held() {
             let _ = held.reply.send(Ok(answer));
         }
         self.ask_next(by).await;
@@ -197,12 +201,12 @@ impl Actor {
 
     /// Asks the next question of an execution that goes on. Drops questions whose asker no longer waits.
     async fn ask_next(&mut self, by: AttemptId) {
-        while let Some((ask, holder)) = self.active.as_mut().and_then(Active::next_ask) {
+        while let Some((ask, holder)) = self.active.as_mut().and_then(|active| active.questions.take_next()) {
             if !holder.reply.is_closed() {
                 Box::pin(self.wait(by, ask, Some(holder))).await;
             }
             // A question that could not be recorded was refused: the next one follows.
-            if self.active.as_ref().is_none_or(|active| active.held().is_some()) {
+            if self.active.as_ref().is_none_or(|active| active.questions.held().is_some()) {
                 return;
             }
         }
@@ -211,27 +215,28 @@ impl Actor {
     /// Lets the execution go on if the asker of its open question no longer waits for the answer.
     pub(super) async fn withdraw(&mut self, by: AttemptId) {
         let Some(active) = self.active.as_ref().filter(|active| active.is_held_by(by)) else { return };
-        let is_withdrawn = active.held().is_some_and(|held| held.lapses && held.reply.is_closed());
+        let is_withdrawn = active.questions.held().is_some_and(|held| held.lapses && held.reply.is_closed());
         if is_withdrawn && active.is_waiting() && !active.stop.is_killing() {
-            Box::pin(self.lapse(|active| RunCommand::Lapse { by: active.attempt.id })).await;
+            Box::pin(self.lapse(|active| RunCommand::Lapse { by: active.attempt().id })).await;
         }
     }
 
     /// Returns when the open question of the active run expires.
     pub(super) fn expiry(&self) -> Option<Time> {
         let active = self.active.as_ref().filter(|active| !active.stop.is_killing())?;
-        active.run.state.wait()?.next_expiry()
+        active.run().state.wait()?.next_expiry()
     }
 
     /// Ends a run whose question was not answered in time. An execution that holds the wait is stopped first, unless
-    /// it continues without an answer. Calls of client tools without which the run continues get an error as their result.
+    /// it continues without an answer. The run also continues if its overdue calls are of client tools whose timeout
+    /// does not end the run: these calls get an error as their result.
     pub(super) async fn expire(&mut self) {
         let Some(active) = &self.active else { return };
-        if !active.stop.is_killing() && active.held().is_some_and(|holder| holder.lapses) {
-            return Box::pin(self.lapse(|active| RunCommand::Lapse { by: active.attempt.id })).await;
+        if !active.stop.is_killing() && active.questions.held().is_some_and(|holder| holder.lapses) {
+            return Box::pin(self.lapse(|active| RunCommand::Lapse { by: active.attempt().id })).await;
         }
         let now = self.shared.clock.now();
-        let overdue = active.run.state.wait().and_then(|wait| Some((wait.id, wait.overdue(now)?)));
+        let overdue = active.run().state.wait().and_then(|wait| Some((wait.id, wait.overdue(now)?)));
         if let Some((wait, results)) = overdue.filter(|_| !active.stop.is_killing()) {
             let answer = Answer::Tools { results };
             let give = move |_: &Active| RunCommand::Answer { wait, answer: answer.clone(), by: None };
@@ -250,7 +255,7 @@ impl Actor {
         }
     }
 
-    /// Applies `command`, with which a waiting run continues without an answer or without some tool results. Retries
+    /// Applies `command`, which lets a waiting run continue without an answer or without some tool results. Retries
     /// until the commit succeeds.
     async fn lapse(&mut self, command: impl Fn(&Active) -> RunCommand) {
         let mut backoff_ms = INITIAL_BACKOFF_MS;

@@ -21,7 +21,7 @@ pub(crate) struct Append {
     pub(crate) beneath: Option<(MessageId, String)>,
     /// The messages, in order.
     pub(crate) messages: Vec<Arc<Message>>,
-    /// The id that one more message of the same request would have.
+    /// The id that one more message of the request would have. If it is stored, an earlier request had more messages.
     pub(crate) after_last: Option<MessageId>,
 }
 

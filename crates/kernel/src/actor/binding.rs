@@ -1,16 +1,16 @@
 //! Bindings: the native session that an attempt resumes, and its position in the session's tree afterwards.
 //!
 //! The latest binding of the session and adapter is checked when an attempt starts, so that an agent never answers from
-//! another path. While an attempt uses a binding, its position is the attempt's prompt. No other prompt lies
-//! beneath that message, so after a crash no run resumes the binding. When the run ends on the session's path, the
-//! position is the run's last message.
+//! another path. While an attempt uses a binding, the position of the binding is the attempt's prompt. No other prompt lies
+//! directly beneath that message, so after a crash no run resumes the binding. When the run ends on the session's path, the
+//! position becomes the run's last message.
 
 use mainspring_core::binding::{Command as BindingCommand, NewBinding, PROCESS_GONE, apply, decide};
 use mainspring_core::run::Outcome;
 use mainspring_core::tree::before;
 use mainspring_core::{
-    Binding, BindingStatus, Body, Failure, Fidelity, Message, MessageId, NextAttempt, NodeId, Place, Point,
-    Refusal, RetryReason, Run, RunStatus, SessionId,
+    Binding, BindingStatus, Body, Failure, FailureCode, Fidelity, Message, MessageId, NextAttempt, NodeId,
+    Place, Point, Refusal, RetryReason, Run, RunStatus, SessionId,
 };
 
 use super::draft::{AttemptSlot, OfRun};
@@ -28,6 +28,21 @@ pub(super) struct ResumeCandidate {
     latest: Option<Box<Binding>>,
     /// The message above the run's prompt.
     at: Option<MessageId>,
+}
+
+/// The latest binding of the active run's adapter, if it is known.
+#[derive(Debug, Clone, Default)]
+pub(super) struct LatestBinding(Option<Box<Binding>>);
+
+impl LatestBinding {
+    /// Takes over a binding from the store.
+    pub(super) fn restore(latest: Option<Box<Binding>>) -> Self {
+        Self(latest)
+    }
+
+    pub(super) fn get(&self) -> Option<&Binding> {
+        self.0.as_deref()
+    }
 }
 
 /// A change of a session's binding.
@@ -102,7 +117,7 @@ impl Actor {
 
     /// Records that the runtime has lost the native session. The run is retried at once.
     pub(super) async fn stale_outcome(&mut self, reason: String) -> Outcome {
-        let error = Failure::new(Failure::STALE_BINDING, reason.clone());
+        let error = Failure::new(FailureCode::StaleBinding, reason.clone());
         // Boxed: it holds a whole draft.
         match Box::pin(self.record_lost(reason)).await.is_ok() {
             true => Outcome::Failed {
@@ -142,16 +157,16 @@ impl Actor {
             }));
         }
         let mut draft = self.draft();
-        let mut of_run = draft.hot.binding.take();
+        let mut of_run = draft.hot.binding.0.take();
         for binding in lost {
             let is_of_run = of_run.as_ref().is_some_and(|of_run| of_run.id == binding.id);
-            draft.hot.binding = Some(Box::new(binding));
+            draft.hot.binding.0 = Some(Box::new(binding));
             self.give_up_on_error(draft.binding_lose(PROCESS_GONE.into()))?;
             if is_of_run {
-                of_run = draft.hot.binding.take();
+                of_run = draft.hot.binding.0.take();
             }
         }
-        draft.hot.binding = of_run;
+        draft.hot.binding.0 = of_run;
         self.commit(draft).await?;
         Ok(())
     }
@@ -163,9 +178,9 @@ impl Actor {
         }
         let latest = self.binding_latest(adapter).await?;
         let mut draft = self.draft();
-        draft.hot.binding = latest;
+        draft.hot.binding.0 = latest;
         let changed = match change {
-            BindingChange::Invalidate(adapter) => match draft.hot.binding {
+            BindingChange::Invalidate(adapter) => match draft.hot.binding.0 {
                 Some(_) => draft.binding_command(BindingCommand::Invalidate).map_err(Error::from),
                 None => Err(Error::not_found("binding", adapter)),
             },
@@ -173,7 +188,7 @@ impl Actor {
         };
         self.give_up_on_error(changed)?;
         match self.commit(draft).await {
-            Ok(_) => self.hot.binding.as_deref().cloned().ok_or(Error::ShuttingDown),
+            Ok(_) => self.hot.binding.get().cloned().ok_or(Error::ShuttingDown),
             Err(StoreError::Conflict(_)) => Err(Error::native_taken()),
             Err(error) => Err(error.into()),
         }
@@ -216,7 +231,7 @@ impl<S: Subject> Draft<S> {
         });
         self.own_native(&binding, claim);
         self.row(Row::Binding(binding.clone()));
-        self.hot.binding = Some(binding);
+        self.hot.binding.0 = Some(binding);
     }
 
     /// Records that the session's owner has the native session of `binding`. The commit fails with a conflict if the owner
@@ -231,8 +246,8 @@ impl<S: Subject> Draft<S> {
 impl AttemptDraft {
     /// Uses the binding if it fits the run, and records that it is stale if it does not.
     pub(super) fn use_candidate(&mut self, candidate: ResumeCandidate, node: NodeId) {
-        self.hot.binding = candidate.latest;
-        let Some(binding) = &self.hot.binding else { return };
+        self.hot.binding.0 = candidate.latest;
+        let Some(binding) = self.hot.binding.get() else { return };
         let run = &self.subject.run;
         let resume = BindingCommand::Resume {
             node,
@@ -256,7 +271,7 @@ impl AttemptDraft {
         reconstructed: bool,
         node: NodeId,
     ) -> Result<(), Refusal> {
-        let (run, before) = (&self.subject.run, self.hot.binding.as_deref());
+        let (run, before) = (&self.subject.run, self.hot.binding.get());
         let new = NewBinding {
             id: self.ids.binding(),
             session: run.session,
@@ -281,7 +296,7 @@ impl AttemptDraft {
 
     /// Records that the native session was resumed.
     pub(super) fn binding_resume(&mut self, node: NodeId) -> Result<(), Refusal> {
-        let Some(binding) = &mut self.hot.binding else {
+        let Some(binding) = &mut self.hot.binding.0 else {
             return Err(Refusal::WrongState { what: "binding", status: "missing" });
         };
         binding.advance(self.subject.run.answered_message(), self.at)?;
@@ -300,7 +315,7 @@ impl AttemptDraft {
         let used = attempt.binding;
         let is_used =
             |binding: &&mut Box<Binding>| Some(binding.id) == used && binding.status == BindingStatus::Active;
-        let Some(binding) = self.hot.binding.as_mut().filter(is_used) else { return };
+        let Some(binding) = self.hot.binding.0.as_mut().filter(is_used) else { return };
         let before = binding.clone();
         binding.instance = instance.or(binding.instance.take());
         binding.model = model.or(binding.model.take());
@@ -316,7 +331,7 @@ impl SessionDraft {
     /// Makes an existing native session the session's first binding of this adapter.
     pub(super) fn binding_adopt(&mut self, adoption: Adoption, node: NodeId) -> Result<(), Error> {
         let Adoption { adapter, adopted, claim } = adoption;
-        if let Some(binding) = &self.hot.binding {
+        if let Some(binding) = self.hot.binding.get() {
             let native = binding.native.clone().unwrap_or_else(|| "a session".into());
             return Err(Error::AlreadyBound { adapter, native });
         }
@@ -348,7 +363,7 @@ impl<A: AttemptSlot> Draft<OfRun<A>> {
         let started = self.subject.attempt.get().filter(|attempt| attempt.started_at.is_some());
         let used = started.and_then(|attempt| attempt.binding);
         let (message, at) = (self.subject.run.final_message, self.at);
-        let Some(binding) = self.hot.binding.as_mut().filter(|binding| Some(binding.id) == used) else {
+        let Some(binding) = self.hot.binding.0.as_mut().filter(|binding| Some(binding.id) == used) else {
             return;
         };
         // Refused if the binding became stale or invalid during the attempt: it is not used again.
@@ -366,7 +381,7 @@ impl<S: Subject> Draft<S> {
     }
 
     fn binding_command(&mut self, command: BindingCommand) -> Result<(), Refusal> {
-        let Some(binding) = &self.hot.binding else {
+        let Some(binding) = self.hot.binding.get() else {
             return Err(Refusal::WrongState { what: "binding", status: "missing" });
         };
         let node = binding.node;
@@ -376,7 +391,7 @@ impl<S: Subject> Draft<S> {
     }
 
     fn binding_emit(&mut self, body: Body, node: NodeId) {
-        if let Some(binding) = &mut self.hot.binding {
+        if let Some(binding) = &mut self.hot.binding.0 {
             apply(binding, &body, node, self.at);
             let row = Row::Binding(binding.clone());
             self.row(row);

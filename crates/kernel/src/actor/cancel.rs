@@ -14,63 +14,14 @@ use crate::clock::Moment;
 use crate::error::Error;
 use crate::kernel::CancelOutcome;
 
-/// The progress of stopping the active run.
-#[derive(Default)]
-pub(super) struct Stop {
-    /// Callers that wait until the cancellation is dispatched.
-    replies: Vec<Reply<CancelOutcome>>,
-    /// True while the adapter is asked to stop and its answer is not recorded.
-    dispatching: bool,
-    /// When the attempt is killed unless it has stopped by then.
-    kill_at: Option<Moment>,
-    /// The outcome of the attempt once nothing acts for it; set when its execution is given up.
-    killing: Option<Outcome>,
-}
-
-impl Stop {
-    /// True once the execution is given up.
-    pub(super) fn is_killing(&self) -> bool {
-        self.killing.is_some()
-    }
-
-    pub(super) fn is_dispatching(&self) -> bool {
-        self.dispatching
-    }
-
-    /// Begins to ask the adapter to stop.
-    fn dispatch(&mut self, kill_at: Moment) {
-        self.dispatching = true;
-        self.kill_at = Some(kill_at);
-    }
-
-    /// Gives the execution up; the attempt is to end as `outcome`.
-    fn kill(&mut self, outcome: Outcome) {
-        self.kill_at = None;
-        self.killing = Some(outcome);
-    }
-
-    /// Answers every caller that waits for the dispatch.
-    pub(super) fn answer(&mut self, outcome: &CancelOutcome) {
-        for reply in self.replies.drain(..) {
-            let _ = reply.send(Ok(outcome.clone()));
-        }
-    }
-
-    fn refuse(&mut self, error: &Error) {
-        for reply in self.replies.drain(..) {
-            let _ = reply.send(Err(error.clone()));
-        }
-    }
-}
-
 impl Actor {
     /// Stops a run because a caller asked for it.
     pub(super) async fn cancel(&mut self, run: RunId, reply: Reply<CancelOutcome>) {
         match &mut self.active {
-            Some(active) if active.run.id == run => match active.status() {
-                RunStatus::Cancelling if active.stop.dispatching => active.stop.replies.push(reply),
+            Some(active) if active.run().id == run => match active.status() {
+                RunStatus::Cancelling if active.stop.is_dispatching() => active.stop.add_waiting(reply),
                 RunStatus::Cancelling => {
-                    let _ = reply.send(Ok(cancel_outcome(&active.run, Some(&active.attempt))));
+                    let _ = reply.send(Ok(cancel_outcome(active.run(), Some(active.attempt()))));
                 }
                 // The error was sent to the caller.
                 _ => drop(Box::pin(self.cancel_active(CancelReason::Requested, Some(reply))).await),
@@ -84,7 +35,7 @@ impl Actor {
 
     /// Stops a run for another reason than a caller's request. A run that has ended needs no stop.
     pub(super) async fn stop(&mut self, run: RunId, reason: CancelReason) -> Result<(), Error> {
-        if self.active.as_ref().is_some_and(|active| active.run.id == run) {
+        if self.active.as_ref().is_some_and(|active| active.run().id == run) {
             self.stop_active(reason).await;
         } else if self.queue.get(run).is_some() {
             self.cancel_queued(run, reason).await?;
@@ -112,7 +63,7 @@ impl Actor {
         reply: Option<Reply<CancelOutcome>>,
     ) -> Result<(), Error> {
         match &mut self.active {
-            Some(active) => active.stop.replies.extend(reply),
+            Some(active) => reply.into_iter().for_each(|reply| active.stop.add_waiting(reply)),
             None => reply.into_iter().for_each(|reply| drop(reply.send(Err(no_active_run())))),
         }
         // Boxed: the future holds a whole draft.
@@ -129,9 +80,9 @@ impl Actor {
         cancelled.map(drop)
     }
 
-    /// Records the cancellation. Returns true if the adapter must be asked to stop, false if the run has ended with it.
+    /// Records the cancellation. Returns true if the adapter must be asked to stop, false if this has ended the run.
     async fn try_cancel_active(&mut self, reason: CancelReason) -> Result<bool, Error> {
-        let pen = self.active_or_error()?.run.pen;
+        let pen = self.active_or_error()?.run().pen;
         let change = self.path_change_to(pen).await?;
         let active = self.active_or_error()?;
         // While only the store holds a wait, nothing is executed: then the run ends here.
@@ -152,11 +103,12 @@ impl Actor {
     /// Asks the adapter of the active run to stop.
     fn dispatch_cancel(&mut self) {
         let Some(active) = &mut self.active else { return };
-        let (by, clock) = (active.attempt.id, self.shared.clock.clone());
+        let (by, clock) = (active.attempt().id, self.shared.clock.clone());
         let kill_at = clock.moment().plus(self.shared.options.cancel_grace_ms);
         active.stop.dispatch(kill_at);
         active.signal_stop();
-        let (tx, adapter) = (self.tx.clone(), self.shared.adapters.get(&active.run.adapter).cloned());
+        let (tx, adapter) =
+            (self.inputs.sender().clone(), self.shared.adapters.get(&active.run().adapter).cloned());
         self.shared.tasks.spawn(async move {
             let not_dispatched = Dispatch { dispatched: false, acknowledged: false };
             let dispatch = match adapter {
@@ -183,8 +135,7 @@ impl Actor {
         let Some(active) = &mut self.active else { return };
         match recorded {
             Ok(()) => {
-                active.stop.dispatching = false;
-                active.stop.answer(&cancel_outcome(&active.run, Some(&active.attempt)));
+                active.stop.dispatched(&cancel_outcome(active.run(), Some(active.attempt())));
             }
             Err(error) => active.stop.refuse(&error.into()),
         }
@@ -192,7 +143,7 @@ impl Actor {
 
     /// Returns when the active run is killed unless it has stopped by then.
     pub(super) fn kill_at(&self) -> Option<Moment> {
-        self.active.as_ref()?.stop.kill_at
+        self.active.as_ref()?.stop.kill_at()
     }
 
     /// Gives the execution up: it is aborted, then the adapter kills the rest of it, then the attempt ends as
@@ -206,7 +157,7 @@ impl Actor {
     /// Asks the adapter to kill everything that is left of an aborted execution. If the adapter panics or does not
     /// answer within the grace period, the death is unproven.
     pub(super) fn kill_remains(&self, adapter: &str, by: AttemptId) {
-        let tx = self.tx.clone();
+        let tx = self.inputs.sender().clone();
         let grace = self.shared.clock.sleep_for(self.shared.options.cancel_grace_ms);
         let killing = self.shared.adapters.get(adapter).cloned().map(|adapter| {
             let kill = async move { adapter.kill(by).await };
@@ -230,7 +181,7 @@ impl Actor {
     /// Ends an attempt that was killed.
     pub(super) async fn killed(&mut self, by: AttemptId, death: Death) {
         let Some(active) = self.active.as_mut().filter(|active| active.is_held_by(by)) else { return };
-        let outcome = match (death, active.stop.killing.take()) {
+        let outcome = match (death, active.stop.take_outcome()) {
             (Death::Proven, outcome) => outcome.unwrap_or(Outcome::Stopped { proof: Proof::Killed }),
             (Death::Unproven, _) => Outcome::Failed {
                 status: RunStatus::Orphaned,
@@ -256,7 +207,7 @@ impl Actor {
             // An attempt that ended after a request to stop counts as stopped.
             Outcome::Succeeded | Outcome::Failed { .. } => active.status() == RunStatus::Cancelling,
         };
-        let adapter = self.shared.adapters.get(&active.run.adapter).filter(|_| is_stopped);
+        let adapter = self.shared.adapters.get(&active.run().adapter).filter(|_| is_stopped);
         match adapter.and_then(|adapter| adapter.capabilities().supervision) {
             Some(Supervision::Group) => Outcome::Stopped { proof: Proof::Group },
             Some(Supervision::Tree) | None => outcome,
@@ -299,8 +250,8 @@ impl Actor {
         else {
             return;
         };
-        if let Some(kill_at) = self.active.as_mut().and_then(|active| active.stop.kill_at.as_mut()) {
-            *kill_at = (*kill_at).min(*stop_by);
+        if let Some(active) = &mut self.active {
+            active.stop.hurry(*stop_by);
         }
     }
 

@@ -93,7 +93,7 @@ pub(crate) enum Report {
     Ask { by: AttemptId, ask: Ask, holder: AskReply },
     /// Withdraws questions of the attempt whose asker no longer waits.
     Withdraw { by: AttemptId },
-    /// The execution goes on without answers to the questions of which it no longer waits for an answer.
+    /// The execution has ended some of its questions, and goes on without their answers.
     EndAsking { by: AttemptId },
     /// Changes state of the session or of the attempt's run.
     StateWrite { by: AttemptId, write: Box<StateWrite>, reply: HandleReply<StateOutcome> },
@@ -122,7 +122,8 @@ pub(crate) enum Signal {
 }
 
 impl Input {
-    /// False for inputs that only read. They do not prolong the session's time in memory.
+    /// False for inputs that do not restart the session's idle time: reads, tries to hand the session over, and commands
+    /// that open, create or close it.
     pub(super) fn is_change(&self) -> bool {
         match self {
             Self::Command(command) => !matches!(

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use mainspring_core::{Binding, BindingId, BindingStatus, Body, Cursor, Event, Run, RunId, SessionChange};
 
 use super::draft::{Finished, Subject};
+use super::hot::Hot;
 use super::patience::{INITIAL_BACKOFF_MS, MAX_BACKOFF_MS};
-use super::{Active, Actor, AttemptDraft, Command, Draft, Hot, SessionDraft};
+use super::{Active, Actor, AttemptDraft, Command, Draft, SessionDraft};
 use crate::feed::OpenText;
 use crate::store::{Commit, NewEvent, Row, StoreError};
 
@@ -19,13 +20,13 @@ impl Actor {
 
     /// Opens a draft of the active run that leaves the streamed text open.
     pub(super) fn draft_of(&self, active: &Active) -> AttemptDraft {
-        self.draft().of_attempt(active.run.clone(), active.attempt.clone())
+        self.draft().of_attempt(active.run().clone(), active.attempt().clone())
     }
 
     /// Opens a draft of the active run that completes the text streamed so far.
     pub(super) fn draft_completing(&self, active: &Active) -> AttemptDraft {
         let (draft, text) = self.draft_sealing(true);
-        draft.of_attempt(active.run.clone(), active.attempt.clone()).with_text(text)
+        draft.of_attempt(active.run().clone(), active.attempt().clone()).with_text(text)
     }
 
     fn draft_sealing(&self, seal: bool) -> (SessionDraft, Vec<OpenText>) {
@@ -113,8 +114,8 @@ impl Actor {
     /// depend on them.
     fn committed(&mut self, commit: &Commit, cursors: Vec<Cursor>, completed_to: Option<u64>, hot: Box<Hot>) {
         let shared = &self.shared;
-        shared.images.publish(self.fence.session, &commit.rows, !self.stored);
-        // An ended run is only ever changed by the commit that ended it.
+        shared.images.publish(self.fence.session, &commit.rows, !self.hot.session.is_stored());
+        // A commit that holds an ended run is the one that has ended it.
         for run in runs(commit).filter(|run| run.state.status().is_ended()) {
             shared.meters.ended(&run.adapter, run.state.status());
         }
@@ -135,18 +136,17 @@ impl Actor {
                 shared.dispatch(*to, Command::Inbox);
             }
         }
-        self.tree_cache.apply_rows(&commit.rows);
+        self.cache.tree.apply_rows(&commit.rows);
         if let Some(active) = &self.active {
             active.rows_committed(&commit.rows);
         }
         self.hot = hot;
-        self.stored = true;
     }
 
     /// Builds the events of a commit as readers get them.
     fn events_of(&self, commit: &Commit, cursors: Vec<Cursor>) -> Vec<Arc<Event>> {
         let request = |id: RunId| {
-            let active = self.active.iter().map(|active| &*active.run);
+            let active = self.active.iter().map(|active| active.run().as_ref());
             let run = runs(commit).chain(active).find(|run| run.id == id)?;
             run.request.request_id.clone()
         };

@@ -34,7 +34,7 @@ impl Actor {
 
     /// The first event of the oldest run that has not ended. Runs get their first events in the order of their numbers.
     async fn first_needed(&self) -> Result<Option<Cursor>, Error> {
-        let runs = self.active.iter().map(|active| &*active.run).chain(self.queue.iter());
+        let runs = self.active.iter().map(|active| active.run().as_ref()).chain(self.queue.iter());
         let Some(oldest) = runs.min_by_key(|run| run.no) else { return Ok(None) };
         let events =
             self.shared.store.events_after(self.fence.session, Some(oldest.id), Cursor::START, 1).await;

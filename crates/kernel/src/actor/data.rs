@@ -51,7 +51,7 @@ impl Actor {
             return Err(Error::Busy { status: active.status() });
         }
         let at = self.hot.session.tip;
-        let line = at.and_then(|at| self.hot.lines.get(&at.line));
+        let line = at.and_then(|at| self.hot.session.line(at.line));
         let aside = at.zip(line).is_some_and(|(at, line)| line.end > at.pos + 1);
         let by = write.by.clone();
         let Decided { outcome, row, count } = self.state_decide(write, at, aside).await?;
@@ -65,14 +65,14 @@ impl Actor {
     }
 
     async fn state_write_of_run(&mut self, run: RunId, write: StateWrite) -> Result<StateOutcome, Error> {
-        let is_active = self.active.as_ref().is_some_and(|active| active.run.id == run);
+        let is_active = self.active.as_ref().is_some_and(|active| active.run().id == run);
         if !is_active && self.queue.get(run).is_none() {
             return Err(self.run_known(run).await?.not_live().into());
         }
         let by = write.by.clone();
         let Decided { outcome, row, count } = self.state_decide(write, None, false).await?;
         let Some(row) = row else { return Ok(outcome) };
-        if let Some(active) = self.active.as_ref().filter(|active| active.run.id == run) {
+        if let Some(active) = self.active.as_ref().filter(|active| active.run().id == run) {
             let mut draft = self.draft_of(active);
             draft.state_set(row, by);
             self.commit_active(draft).await?;
@@ -86,19 +86,19 @@ impl Actor {
         Ok(outcome)
     }
 
-    /// Changes state for an attempt: of the session where its run writes next, or of its run.
+    /// Changes state for an attempt: of its run, or of the session at the point where the run writes next.
     pub(super) async fn state_write_by(
         &mut self,
         by: AttemptId,
         write: StateWrite,
     ) -> Result<StateOutcome, HandleError> {
-        let pen = self.recordable(by)?.run.pen;
+        let pen = self.recordable(by)?.run().pen;
         let (of_session, writer) = (write.run.is_none(), write.by.clone());
         let Decided { outcome, row, count } = self.state_decide(write, pen, false).await?;
         if let (Some(row), Some(active)) = (row, &self.active) {
             let mut draft = self.draft_of(active);
-            if of_session && !draft.hot.state_at_pen.contains(&row.key) {
-                draft.hot.state_at_pen.push(row.key.clone());
+            if of_session {
+                draft.hot.path.add_state_key(&row.key);
             }
             draft.state_set(row, writer);
             self.commit_active(draft).await.map_err(Error::from)?;
@@ -113,7 +113,7 @@ impl Actor {
         attempt_id: AttemptId,
         records: &[Record],
     ) -> Result<Vec<(StateRow, StateWriter)>, Error> {
-        let Some(run) = self.active.as_ref().map(|active| active.run.id) else { return Ok(vec![]) };
+        let Some(run) = self.active.as_ref().map(|active| active.run().id) else { return Ok(vec![]) };
         let mut rows = vec![];
         for record in records {
             let Record::RunState { key, value } = record else { continue };
@@ -127,13 +127,13 @@ impl Actor {
             self.note_count(decided.count);
         }
         if !rows.is_empty() {
-            self.state_counts.forget(&StateAt::Run(run));
+            self.cache.state_counts.forget(&StateAt::Run(run));
         }
         Ok(rows)
     }
 
-    /// Decides a change of state: its outcome, and its row unless nothing changes. If there is a row, the number of keys is
-    /// forgotten until the caller has made the row durable.
+    /// Decides a change of state: its outcome, and its row unless nothing changes. If there is a row, the cached
+    /// number of keys is dropped until the caller has made the row durable.
     async fn state_decide(
         &mut self,
         write: StateWrite,
@@ -150,7 +150,7 @@ impl Actor {
         let StateWrite { key, value, expect, .. } = write;
         let slot: StateSlot = self.shared.store.state_get(&at, &key).await?;
         let version = decide(&slot, value.as_ref(), expect)?;
-        let mut count = self.state_counts.get(&at).filter(|_| !aside);
+        let mut count = self.cache.state_counts.get(&at).filter(|_| !aside);
         let is_new = slot.entry.is_none() && value.is_some();
         if is_new {
             count = Some(self.shared.check_state_room(&at, count).await?);
@@ -164,7 +164,7 @@ impl Actor {
             at: now,
         });
         if row.is_some() {
-            self.state_counts.forget(&at);
+            self.cache.state_counts.forget(&at);
         }
         let is_removed = slot.entry.is_some() && value.is_none();
         let after = |count: usize| (count + usize::from(is_new)).saturating_sub(usize::from(is_removed));
@@ -175,7 +175,7 @@ impl Actor {
     /// Notes the number of keys after a change.
     fn note_count(&mut self, count: Option<(StateAt, usize)>) {
         if let Some((at, count)) = count {
-            self.state_counts.set(&at, count);
+            self.cache.state_counts.set(&at, count);
         }
     }
 

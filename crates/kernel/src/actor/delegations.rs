@@ -10,7 +10,7 @@ use crate::scheduler::Lender;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Delegations {
     /// Delegations that runs of this session carry out.
-    tasks: Vec<Delegation>,
+    own: Vec<Delegation>,
     /// Delegations that runs of this session have made.
     children: Vec<Child>,
 }
@@ -18,7 +18,7 @@ pub(crate) struct Delegations {
 #[derive(Debug, Clone)]
 struct Child {
     delegation: Delegation,
-    /// The child's session was sent [`crate::store::Note::Cancel`].
+    /// True once the child's session was sent [`crate::store::Note::Cancel`].
     cancel_sent: bool,
 }
 
@@ -31,27 +31,27 @@ impl From<Delegation> for Child {
 impl Delegations {
     /// Restores the unsettled delegations of `session`.
     pub(super) fn restore(delegations: Vec<Delegation>, session: SessionId) -> Self {
-        let (tasks, children): (Vec<_>, Vec<_>) =
+        let (own, children): (Vec<_>, Vec<_>) =
             delegations.into_iter().partition(|delegation| delegation.child_session == session);
-        Self { tasks, children: children.into_iter().map(Child::from).collect() }
+        Self { own, children: children.into_iter().map(Child::from).collect() }
     }
 
     /// The delegation that `run` carries out.
-    pub(super) fn task(&self, run: RunId) -> Option<&Delegation> {
-        self.tasks.iter().find(|task| task.child_run == run)
+    pub(super) fn own(&self, run: RunId) -> Option<&Delegation> {
+        self.own.iter().find(|own| own.child_run == run)
     }
 
     /// The run that waits for `run` and lends it its permit meanwhile.
     pub(super) fn lender(&self, run: RunId) -> Option<Lender> {
-        let task = self.task(run)?;
-        // A member of a network runs on the adapter of its parent.
-        let (run, lends_place) = (task.parent_run, task.request.member().is_some());
-        task.mode.is_awaited().then_some(Lender { run, lends_place })
+        let own = self.own(run)?;
+        // A member of a network runs on the adapter of its parent, so it can use the parent's place there.
+        let (run, lends_place) = (own.parent_run, own.request.member().is_some());
+        own.mode.is_awaited().then_some(Lender { run, lends_place })
     }
 
     /// Adds a delegation that a run of this session carries out.
-    pub(super) fn add_task(&mut self, task: Delegation) {
-        self.tasks.push(task);
+    pub(super) fn add_own_delegation(&mut self, own: Delegation) {
+        self.own.push(own);
     }
 
     /// Adds a delegation that a run of this session has made.
@@ -65,8 +65,8 @@ impl Delegations {
     }
 
     /// True when `run` carries out a delegation that is not settled.
-    pub(super) fn is_task(&self, run: RunId) -> bool {
-        self.task(run).is_some()
+    pub(super) fn is_delegated(&self, run: RunId) -> bool {
+        self.own(run).is_some()
     }
 
     /// Applies the status of `run` to the delegation that it carries out. Returns the delegation if it has changed.
@@ -78,11 +78,11 @@ impl Delegations {
         result: Option<ArtifactId>,
         at: Time,
     ) -> Option<Delegation> {
-        let place = self.tasks.iter().position(|task| task.child_run == run)?;
-        let changed = follow_child(&self.tasks[place], status, result, at)?;
+        let index = self.own.iter().position(|own| own.child_run == run)?;
+        let changed = follow_child(&self.own[index], status, result, at)?;
         match changed.status.is_settled() {
-            true => drop(self.tasks.remove(place)),
-            false => self.tasks[place] = changed.clone(),
+            true => drop(self.own.remove(index)),
+            false => self.own[index] = changed.clone(),
         }
         Some(changed)
     }

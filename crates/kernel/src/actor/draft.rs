@@ -11,21 +11,19 @@
 //!      └────────────of_attempt───────────────────────▲
 //! ```
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use mainspring_core::tree::{taken_up, visit};
+use mainspring_core::tree::{reopened, visit};
 use mainspring_core::{
-    ArtifactId, Attempt, Binding, Body, Line, LineId, MessageId, Point, Refusal, Role, Run, RunId, Session,
-    Spend, StateChange, StateScope, StateWriter, Time, Usage, day_of, session,
+    ArtifactId, Attempt, Body, Line, LineId, MessageId, Point, Refusal, Run, RunId, Spend, StateChange,
+    StateScope, StateWriter, Time, day_of, session,
 };
 
-use super::delegations::Delegations;
-use super::tree_cache::PathChange;
+use super::cache::PathChange;
+use super::hot::Hot;
 use crate::ids::Ids;
-use crate::store::{
-    Commit, Fence, NewEvent, OpenToolCall, Row, StateChangeRow, StateHistoryOf, StatePlace, StateRow,
-};
+use crate::store::{Commit, Fence, NewEvent, Row, StateChangeRow, StateHistoryOf, StatePlace, StateRow};
 
 mod append;
 mod given;
@@ -33,39 +31,6 @@ mod records;
 mod run;
 pub(crate) use records::check_size;
 pub(crate) use run::{AttemptSlot, NoAttempt, OfRun};
-
-/// The part of a session's state that drafts copy and change.
-#[derive(Debug, Clone)]
-pub(crate) struct Hot {
-    /// Shared with the rows of commits, with images and with executions. Copied when it changes.
-    pub(crate) session: Arc<Session>,
-    /// The line of the tip, and the line that the active run writes.
-    pub(crate) lines: HashMap<LineId, Line>,
-    /// Tool calls whose results no message holds yet.
-    pub(crate) effects: Vec<OpenToolCall>,
-    /// The id of the message that will hold the results of the tool calls that have ended.
-    pub(crate) results_message: Option<MessageId>,
-    /// Tool calls of the round at the path's end that have no result: id and name. A round may span several messages of
-    /// the agent.
-    pub(crate) unanswered: Vec<(String, String)>,
-    /// The role of the active run's last message.
-    pub(crate) last_role: Option<Role>,
-    /// The latest binding of the active run's adapter.
-    pub(crate) binding: Option<Box<Binding>>,
-    /// State keys that the active run has written since its last message.
-    pub(crate) state_at_pen: Vec<String>,
-    /// Runs whose prompts have joined the active run.
-    pub(crate) merged: Vec<Run>,
-    pub(super) delegations: Delegations,
-    /// True when a step may hold private data, which is erased when the run ends.
-    pub(crate) keeps_private: bool,
-    /// Usage of the active run since its last answer. The next answer reports it.
-    pub(crate) turn_usage: Usage,
-    /// The agent that the active run's messages are from, if its adapter names it.
-    pub(crate) agent: Option<String>,
-    /// Hashes of inputs of steps that are known to be stored, the latest last.
-    pub(crate) step_inputs: Vec<String>,
-}
 
 /// A draft that changes the session, and no run.
 pub(crate) type SessionDraft = Draft<SessionOnly>;
@@ -156,7 +121,7 @@ impl SessionDraft {
         self.with_subject(|_| OfRun::new(run, attempt))
     }
 
-    /// Moves the path to another leaf, or to none.
+    /// Moves the path to another leaf. Without `leaf`, the path becomes empty.
     pub(crate) fn navigate(
         &mut self,
         leaf: Option<(Point, MessageId)>,
@@ -164,8 +129,7 @@ impl SessionDraft {
     ) -> Result<(), Refusal> {
         self.session_command(session::Command::Navigate { tip: leaf.map(|(_, message)| message) })?;
         self.change_path();
-        Arc::make_mut(&mut self.hot.session).tip = leaf.map(|(point, _)| point);
-        self.hot.lines = line.into_iter().map(|line| (line.id, line)).collect();
+        self.hot.session.set_tip(leaf.map(|(point, _)| point), line);
         Ok(())
     }
 }
@@ -216,23 +180,23 @@ impl<S> Draft<S> {
 
     /// Extends the line of `point`, where a message is written. Refused if the draft does not hold that line.
     fn line_extend(&mut self, point: Point) -> Result<(), Refusal> {
-        let line = self.hot.lines.get(&point.line).copied();
+        let line = self.hot.session.line(point.line).copied();
         let line = line.ok_or(Refusal::WrongState { what: "line of the path", status: "missing" })?;
         self.line_put(Line { end: point.pos + 1, ..line });
         Ok(())
     }
 
     fn line_put(&mut self, line: Line) {
-        self.hot.lines.insert(line.id, line);
+        self.hot.session.put_line(line);
         self.lines_changed.insert(line.id, line);
     }
 
-    /// Moves the cursors to the new path, and takes up its abandoned lines again.
+    /// Moves the cursors to the new path, and reopens its abandoned lines.
     fn change_path(&mut self) {
         let Some(change) = self.path_change.take() else { return };
         let cursors = visit(&change.ranges, &change.cursors);
         self.rows.extend(cursors.into_iter().map(|(at, to)| Row::Cursor(at, to)));
-        self.lines_changed.extend(taken_up(change.lines).map(|line| (line.id, line)));
+        self.lines_changed.extend(reopened(change.lines).map(|line| (line.id, line)));
     }
 }
 
@@ -241,10 +205,7 @@ impl<S: Subject> Draft<S> {
     pub(crate) fn emit(&mut self, body: Body) {
         self.subject.apply(&body, self.at);
         self.charge(&body);
-        let before = (self.hot.session.version, self.hot.session.last_activity_at);
-        session::apply(Arc::make_mut(&mut self.hot.session), &body, self.at);
-        self.session_changed |= matches!(body, Body::SessionCreated { .. })
-            || before != (self.hot.session.version, self.hot.session.last_activity_at);
+        self.session_changed |= self.hot.session.apply(&body, self.at);
         // A change of the session belongs to no run, even if a run causes it.
         let of_run = !matches!(body, Body::SessionUpdated { .. });
         let run = self.subject.run().map(|run| run.id).filter(|_| of_run);
@@ -252,7 +213,7 @@ impl<S: Subject> Draft<S> {
         self.events.push(NewEvent { id: self.ids.event(), pos: self.pos, run, attempt, at: self.at, body });
     }
 
-    /// Applies and records an event that a caller relates to `run`; one of an attempt belongs to the run of the attempt.
+    /// Applies and records an event. It belongs to the draft's run, or to `run` if the draft has none.
     pub(crate) fn emit_about(&mut self, run: Option<RunId>, body: Body) {
         self.emit(body);
         if let Some(event) = self.events.last_mut() {
@@ -297,16 +258,17 @@ impl<S: Subject> Draft<S> {
     }
 
     /// Splits the draft into its commit and the state to take over once the commit is durable.
-    pub(crate) fn finish(self, fence: Fence) -> Finished<S> {
+    pub(crate) fn finish(mut self, fence: Fence) -> Finished<S> {
         let mut rows = Vec::with_capacity(self.rows.len() + self.lines_changed.len() + 4);
         if self.session_changed {
-            rows.push(Row::Session(self.hot.session.clone()));
+            rows.push(Row::Session(self.hot.session.shared()));
         }
         rows.extend(self.subject.run().cloned().map(Row::Run));
         rows.extend(self.subject.attempt().map(|attempt| Row::Attempt(Box::new(attempt.clone()))));
         rows.extend(self.lines_changed.into_values().map(Row::Line));
         rows.extend(self.rows);
         let completed_to = self.completes_text.then_some(self.pos);
+        self.hot.session.set_stored();
         rows.extend(completed_to.map(Row::ChunksDrop));
         let commit = Commit { fence, events: self.events, rows };
         Finished { commit, completed_to, hot: self.hot, subject: self.subject }

@@ -8,17 +8,17 @@ use std::task::{Context, Poll};
 
 use mainspring_core::run::{Command as RunCommand, Outcome};
 use mainspring_core::{
-    ArtifactId, ArtifactRole, Attempt, AttemptId, BindingStatus, Failure, Message, MessageStatus, Proof,
-    Refusal, Run, RunStatus, Usage, session,
+    ArtifactId, ArtifactRole, Attempt, AttemptId, BindingStatus, Failure, FailureCode, Message,
+    MessageStatus, Proof, Refusal, Run, RunStatus, Usage, session,
 };
 use tokio::task::AbortHandle;
 
 use super::binding::ResumeCandidate;
+use super::cache::PathChange;
 use super::cancel::cancel_outcome;
 use super::draft::check_size;
 use super::patience::INITIAL_BACKOFF_MS;
 use super::tree::Base;
-use super::tree_cache::PathChange;
 use super::{Active, Actor, AttemptDraft, Report};
 use crate::actor;
 use crate::adapter::{
@@ -29,38 +29,8 @@ use crate::scheduler::Permit;
 use crate::store::StoreError;
 
 impl Actor {
-    /// Uses a permit: the waiting run continues, or the next run starts.
-    pub(super) async fn granted(&mut self, mut permit: Permit) {
-        self.permit_order.granted();
-        if self.shared.tasks.is_stopping() {
-            return;
-        }
-        let next = match &self.active {
-            Some(active) => Some(&*active.run),
-            None => self.queue.first(),
-        };
-        // The run that the permit was ordered for may have ended, and the next one may need another adapter's permit.
-        let Some(run) = next.filter(|run| permit.is_for(&run.adapter)).cloned() else {
-            return;
-        };
-        permit.assign(run.id, self.hot.delegations.lender(run.id));
-        let started = match self.active {
-            Some(_) => Box::pin(self.resume(permit)).await,
-            None => self.begin(run, permit).await.map(|()| true),
-        };
-        match started {
-            Ok(true) => self.permit_order.succeeded(),
-            // The permit goes back: nothing needs it any more.
-            Ok(false) => {}
-            Err(error) => {
-                tracing::warn!(%error, session = %self.fence.session, "a run could not be started or go on");
-                self.permit_order.failed(self.shared.clock.now());
-            }
-        }
-    }
-
     /// Starts the next attempt of the first run of the queue.
-    async fn begin(&mut self, run: Run, permit: Permit) -> Result<(), Error> {
+    pub(super) async fn begin(&mut self, run: Run, permit: Permit) -> Result<(), Error> {
         let base = match run.pen {
             None => self.base_of(run.place).await?,
             Some(_) => {
@@ -100,7 +70,7 @@ impl Actor {
         Ok(Arc::new(Message { status: MessageStatus::Completed, ..Message::clone(&placed.message) }))
     }
 
-    /// Gives an adapter without bindings control at once. Other adapters get it when their native session is open.
+    /// Opens an attempt of an adapter without bindings. Any other attempt opens once its native session is ready.
     pub(super) fn open(
         &self,
         draft: &mut AttemptDraft,
@@ -135,7 +105,7 @@ impl Actor {
         let assignment = self.assignment(&active, answer);
         let parts = HandleParts {
             feed: self.feed.clone(),
-            actor: self.tx.clone(),
+            actor: self.inputs.sender().clone(),
             store: self.shared.store.clone(),
             shared: self.shared.clone(),
             ids: self.shared.ids.clone(),
@@ -144,24 +114,24 @@ impl Actor {
             progress: active.progress(),
         };
         let handle = AttemptHandle::new(assignment, parts);
-        let task = self.execute(&active.run.adapter, handle);
+        let task = self.execute(&active.run().adapter, handle);
         active.launched(task);
         self.active = Some(active);
     }
 
     fn assignment(&self, active: &Active, answer: Option<Answered>) -> Assignment {
-        let binding = self.hot.binding.as_deref();
-        let delegation = self.hot.delegations.task(active.run.id);
+        let binding = self.hot.binding.get();
+        let delegation = self.hot.delegations.own(active.run().id);
         Assignment {
-            session: self.hot.session.clone(),
-            run: active.run.clone(),
-            attempt: Arc::new(active.attempt.clone()),
-            prompt: active.prompt.clone(),
+            session: self.hot.session.shared(),
+            run: active.run().clone(),
+            attempt: Arc::new(active.attempt().clone()),
+            prompt: active.prompt().clone(),
             binding: binding.filter(|binding| binding.status == BindingStatus::Active).cloned(),
             answer,
-            open_tool_calls: self.hot.effects.clone(),
+            open_tool_calls: self.hot.calls.to_vec(),
             cancel: active.stop_signal(),
-            rules: Arc::new(self.shared.layers(&self.hot.session, &active.run, &active.attempt.adapter)),
+            rules: Arc::new(self.shared.layers(&self.hot.session, active.run(), &active.attempt().adapter)),
             memory: self.memory.clone(),
             delegation: delegation.cloned().map(Box::new),
         }
@@ -171,11 +141,12 @@ impl Actor {
     fn execute(&self, adapter: &str, handle: AttemptHandle) -> AbortHandle {
         let aborted = Err("it was aborted".to_owned());
         // Dropped after the execution, so that the report is sent when nothing of the execution is left.
-        let mut end = ReportedEnd { by: handle.id(), actor: self.tx.clone(), executed: aborted };
+        let mut end = ReportedEnd { by: handle.id(), actor: self.inputs.sender().clone(), executed: aborted };
         let adapter = self.shared.adapters.get(adapter).cloned();
         let task = self.shared.tasks.spawn(async move {
             let Some(adapter) = adapter else {
-                let error = Failure::new(Failure::ADAPTER_UNAVAILABLE, "its adapter is not configured here");
+                let error =
+                    Failure::new(FailureCode::AdapterUnavailable, "its adapter is not configured here");
                 return end.set(Ok(End::failed(error, false)));
             };
             let mut execution = adapter.execute(handle);
@@ -275,11 +246,11 @@ impl Actor {
         let Some(active) = self.authority(by) else { return };
         active.executed();
         if active.stop.is_killing() {
-            let adapter = active.run.adapter.clone();
+            let adapter = active.run().adapter.clone();
             self.kill_remains(&adapter, by);
             return;
         }
-        let (status, waits) = (active.status(), active.run.state.wait().is_some());
+        let (status, waits) = (active.status(), active.run().state.wait().is_some());
         let (outcome, usage) = match executed {
             Ok(Executed::Waiting(ask)) if status == RunStatus::Running => {
                 return Box::pin(self.wait(by, ask, None)).await;
@@ -287,7 +258,7 @@ impl Actor {
             Ok(Executed::Waiting(_)) => (Outcome::Stopped { proof: Proof::Ended }, Usage::default()),
             Ok(Executed::Ended(End::Succeeded { usage })) if status == RunStatus::Starting => {
                 let error = Failure::new(
-                    Failure::BINDING_FAILED,
+                    FailureCode::BindingFailed,
                     "the adapter ended before it had opened its session",
                 );
                 (self.failed_outcome(error, true).await, usage)
@@ -306,7 +277,8 @@ impl Actor {
                 (self.failed_outcome(error, retryable).await, usage)
             }
             Err(crash) => {
-                let error = Failure::new(Failure::ADAPTER_CRASHED, format!("the adapter crashed: {crash}"));
+                let error =
+                    Failure::new(FailureCode::AdapterCrashed, format!("the adapter crashed: {crash}"));
                 (self.failed_outcome(error, true).await, Usage::UNKNOWN)
             }
         };
@@ -326,7 +298,7 @@ impl Actor {
                     return;
                 }
                 Err(error) => {
-                    tracing::warn!(%error, run = ?self.active.as_ref().map(|active| active.run.id), "an attempt's end could not be recorded yet");
+                    tracing::warn!(%error, run = ?self.active.as_ref().map(|active| active.run().id), "an attempt's end could not be recorded yet");
                     self.release_permit();
                     if self.wait_for_store(&mut backoff_ms, &error).await.is_break() {
                         return;
@@ -338,12 +310,12 @@ impl Actor {
 
     /// Ends the active attempt.
     pub(super) async fn try_finish(&mut self, outcome: Outcome, usage: Usage) -> Result<(), Error> {
-        let pen = self.active.as_ref().and_then(|active| active.run.pen);
+        let pen = self.active.as_ref().and_then(|active| active.run().pen);
         let change = self.path_change_to(pen).await?;
         let result = match &self.active {
             // Boxed: few runs are delegated.
-            Some(active) if self.hot.delegations.is_task(active.run.id) => {
-                let found = Box::pin(self.shared.newest_artifact(&active.run, ArtifactRole::Result)).await?;
+            Some(active) if self.hot.delegations.is_delegated(active.run().id) => {
+                let found = Box::pin(self.shared.newest_artifact(active.run(), ArtifactRole::Result)).await?;
                 found.map(|artifact| artifact.id)
             }
             Some(_) | None => None,
@@ -365,7 +337,7 @@ impl Actor {
         usage: Usage,
     ) -> Option<AttemptDraft> {
         let active = self.active.as_ref()?;
-        let resumes = self.shared.adapters.get(&active.run.adapter).is_some_and(|adapter| {
+        let resumes = self.shared.adapters.get(&active.run().adapter).is_some_and(|adapter| {
             adapter.capabilities().restart_behavior == RestartBehavior::ResumesFromMessages
         });
         let mut draft = self
@@ -394,7 +366,7 @@ impl Actor {
     fn title_after(&self, active: &Active, outcome: &Outcome) -> Option<String> {
         let is_named = self.hot.session.title_source.is_some() || !self.shared.options.auto_title;
         match outcome {
-            Outcome::Succeeded if !is_named => session::title_of(&active.prompt.text()),
+            Outcome::Succeeded if !is_named => session::title_of(&active.prompt().text()),
             _ => None,
         }
     }
@@ -407,7 +379,9 @@ impl Actor {
         let (run, attempt) = (ended.run, ended.attempt);
         // Every tool call of an ended run has a result.
         let is_tip = run.state.status().is_ended() && run.final_message == self.hot.session.tip_message;
-        self.answered_tip = self.hot.session.tip.filter(|_| is_tip).or(self.answered_tip);
+        if let Some(tip) = self.hot.session.tip.filter(|_| is_tip) {
+            self.cache.tree.set_answered(tip);
+        }
         if let Some(mut active) = active {
             active.stop.answer(&cancel_outcome(&run, Some(&attempt)));
         }
@@ -427,7 +401,7 @@ pub(super) fn no_active_run() -> Error {
 
 /// Applies the end of the active attempt to `draft`, after the dispatch of a cancellation that is under way.
 fn end_attempt(draft: &mut AttemptDraft, active: &Active, outcome: Outcome) -> Result<(), Refusal> {
-    let by = active.attempt.id;
+    let by = active.attempt().id;
     let killed = matches!(
         outcome,
         Outcome::Stopped { proof: Proof::Killed } | Outcome::Failed { status: RunStatus::Orphaned, .. }

@@ -9,12 +9,9 @@ impl Actor {
     /// Stops before the session is served, and refuses every command with `error`.
     pub(crate) async fn abandon(mut self, error: &Error) {
         self.shared.images.remove(self.fence.session);
-        self.shared.remove_actor(self.fence.session, &self.tx);
+        self.shared.remove_actor(self.fence.session, self.inputs.sender());
         self.feed.fail(error);
-        self.rx.close();
-        while let Some(input) = self.rx.recv().await {
-            input.refuse(error);
-        }
+        self.inputs.refuse_all(error).await;
         self.shared.lease_release(self.fence).await;
     }
 
@@ -29,10 +26,10 @@ impl Actor {
         self.feed.authorize(None);
         self.feed.fail(&error);
         if let Some(active) = self.active.as_ref().filter(|active| active.is_acting()) {
-            let by = active.attempt.id;
+            let by = active.attempt().id;
             active.abort();
-            self.kill_remains(&active.run.adapter, by);
-            while let Some(input) = self.rx.recv().await {
+            self.kill_remains(&active.run().adapter, by);
+            while let Some(input) = self.inputs.next().await {
                 let is_over = matches!(&*input, Input::Report(Report::Killed(killed, _)) if *killed == by);
                 input.refuse(&error);
                 if is_over {
@@ -41,20 +38,14 @@ impl Actor {
             }
         }
         self.shared.lease_release(self.fence).await;
-        self.shared.remove_actor(session, &self.tx);
-        self.rx.close();
-        while let Some(input) = self.rx.recv().await {
-            input.refuse(&error);
-        }
-        for input in std::mem::take(&mut self.deferred) {
-            input.refuse(&error);
-        }
+        self.shared.remove_actor(session, self.inputs.sender());
+        self.inputs.refuse_all(&error).await;
         self.lifetime.answer_waiting();
     }
 
     /// Records that the session works again.
     pub(super) fn clear_failure(&mut self) {
-        self.had_failed = false;
+        self.reported.clear_failure();
         self.shared.failures.clear(self.fence.session);
         tracing::info!(session = %self.fence.session, "a session that had failed works again");
     }

@@ -43,16 +43,16 @@ impl Actor {
 
     /// True if the store has everything about the session, and nothing acts for it here.
     fn may_move(&self) -> bool {
-        self.stored
+        self.hot.session.is_stored()
             && !self.lifetime.is_over()
             && !self.lifetime.is_shutting_down()
-            && self.deferred.is_empty()
+            && !self.inputs.has_deferred()
             && self.active.as_ref().is_none_or(Active::is_stored)
             && self.feed.is_stored()
     }
 
     /// The active run and the queued runs.
     fn unfinished(&self) -> impl Iterator<Item = &Run> {
-        self.active.iter().map(|active| &*active.run).chain(self.queue.iter())
+        self.active.iter().map(|active| active.run().as_ref()).chain(self.queue.iter())
     }
 }

@@ -96,7 +96,7 @@ impl Actor {
         Ok(())
     }
 
-    /// Records that a delegation of this session is settled, and answers the adapters that wait for it.
+    /// Records that a delegation of this session is settled, and answers the attempts that wait for it.
     async fn record_settlement(&mut self, delegation: Delegation, handled: Row) -> Result<(), Error> {
         let mut draft = self.draft();
         let (delegation_id, status) = (delegation.id, delegation.status);
@@ -122,7 +122,7 @@ impl Actor {
 
     /// Returns the status of a run of this session.
     async fn run_status(&self, run: RunId) -> Result<RunStatus, Error> {
-        match self.active.as_ref().filter(|active| active.run.id == run) {
+        match self.active.as_ref().filter(|active| active.run().id == run) {
             Some(active) => Ok(active.status()),
             None => Ok(self.run_known(run).await?.state.status()),
         }
@@ -164,7 +164,7 @@ impl<S: Subject> Draft<S> {
         self.row(Row::Delegation(Box::new(delegation.clone())));
         let note = Note::Delegated { delegation: Box::new(delegation.clone()) };
         self.leave_note(delegation.parent_session, note);
-        self.hot.delegations.add_task(delegation);
+        self.hot.delegations.add_own_delegation(delegation);
     }
 
     /// Gives the new run the state that it starts with.

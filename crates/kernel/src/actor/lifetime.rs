@@ -1,4 +1,4 @@
-//! The lifetime of an actor: when its session is unloaded from memory.
+//! The lifetime of an actor: when its session is unloaded from memory, and why it ends before.
 //!
 //! ```text
 //!            a change, the end of a run, the last controller leaves
@@ -7,14 +7,12 @@
 //!    └──────────────── a controller joins, a run starts ──────────────┘
 //! ```
 //!
-//! A session that was only opened is unarmed: it waits for the caller that opened it. A session that is busy or has a
-//! controller stays, whatever was armed before. A session whose run waits for an answer is not busy: it is parked
-//! (`parked.rs`).
+//! A session that was only opened is unarmed: it waits for the caller that opened it.
 
 use mainspring_core::{NodeId, RunStatus};
 use tokio::sync::oneshot;
 
-use super::{Active, Actor, Reply};
+use super::Reply;
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::kernel::STOP_WITHOUT_STORE_MS;
@@ -35,21 +33,40 @@ pub(super) struct Lifetime {
     give_up_at: Option<Moment>,
 }
 
+/// An armed unload.
 #[derive(Clone, Copy)]
-struct Unload {
-    at: Moment,
+pub(super) struct Unload {
+    pub(super) at: Moment,
     /// The number of controllers that had ever joined when the unload was armed.
-    joins: u64,
+    pub(super) joins: u64,
 }
 
 impl Lifetime {
-    fn arm(&mut self, at: Moment, joins: u64) {
+    /// Arms the unload: the session is unloaded at `at` if no controller has joined since.
+    pub(super) fn arm(&mut self, at: Moment, joins: u64) {
         self.opened = false;
         self.unload = Some(Unload { at, joins });
     }
 
-    fn disarm(&mut self) {
+    /// Disarms the unload: the session stays until it is armed again.
+    pub(super) fn disarm(&mut self) {
         self.unload = None;
+    }
+
+    /// Disarms the unload for a caller that opened the session, so that it can join.
+    pub(super) fn open(&mut self) {
+        self.disarm();
+        self.opened = true;
+    }
+
+    /// The armed unload.
+    pub(super) fn unload(&self) -> Option<Unload> {
+        self.unload
+    }
+
+    /// True when a caller has opened the session and nothing has happened since.
+    pub(super) fn is_opened(&self) -> bool {
+        self.opened
     }
 
     /// Ends the actor: another writer has taken over, or the session is deleted.
@@ -76,7 +93,13 @@ impl Lifetime {
         self.closing.push(reply);
     }
 
-    fn refuse_closing(&mut self, status: RunStatus) {
+    /// True while a caller wants the session unloaded now.
+    pub(super) fn is_closing(&self) -> bool {
+        !self.closing.is_empty()
+    }
+
+    /// Refuses to unload the session, which is busy.
+    pub(super) fn refuse_closing(&mut self, status: RunStatus) {
         for reply in self.closing.drain(..) {
             let _ = reply.send(Err(Error::Busy { status }));
         }
@@ -107,87 +130,5 @@ impl Lifetime {
         if let Some(done) = self.shutdown {
             let _ = done.send(());
         }
-    }
-}
-
-impl Actor {
-    /// Arms the unload: something has changed, so the idle time starts again.
-    pub(super) fn arm(&mut self) {
-        let idle_ms = self.hot.session.idle_unload_ms.unwrap_or(self.shared.options.idle_unload_ms);
-        let at = self.shared.clock.moment().plus(idle_ms);
-        self.lifetime.arm(at, self.feed.controller_joins());
-    }
-
-    /// Arms the unload of a session that was loaded only to be read.
-    pub(super) fn arm_loaded(&mut self) {
-        if self.lifetime.unload.is_none() && !self.lifetime.opened {
-            self.arm();
-        }
-    }
-
-    /// Gives a caller that opened the session time to join; `started` if the session was not in memory.
-    pub(super) fn opened(&mut self, started: bool) {
-        if started {
-            self.lifetime.disarm();
-            self.lifetime.opened = true;
-        } else if self.lifetime.unload.is_some() {
-            self.arm();
-        }
-    }
-
-    /// Returns when the session is unloaded, if nothing happens until then.
-    pub(super) fn unload_at(&self) -> Option<Moment> {
-        // A session with a permit on order is not unloaded: it waits for the permit.
-        let is_unneeded = self.is_idle() || self.may_park();
-        let may_unload = is_unneeded && !self.permit_order.is_open() && self.feed.controllers() == 0;
-        self.lifetime.unload.map(|unload| unload.at).filter(|_| may_unload)
-    }
-
-    /// Unloads the session if a caller closed it or if it is unneeded; returns false if it stays.
-    pub(super) fn unload_if_unneeded(&mut self) -> bool {
-        if let Some(status) = self.busy() {
-            self.lifetime.refuse_closing(status);
-            if !self.may_park() {
-                return false;
-            }
-        }
-        if !self.lifetime.closing.is_empty() {
-            // Controllers keep their streams, which continue when the session is loaded again.
-            return self.unload_if(|_| true);
-        }
-        let Some(Unload { joins, .. }) = self.lifetime.unload.filter(|_| self.is_due()) else { return false };
-        if self.feed.controller_joins() != joins {
-            // A controller has joined since, and perhaps left again: then the idle time starts again.
-            self.lifetime.disarm();
-            if self.feed.controllers() == 0 {
-                self.arm();
-            }
-            return false;
-        }
-        self.unload_if(|actor| actor.feed.controllers() == 0 && actor.feed.controller_joins() == joins)
-    }
-
-    /// True while the session only waits for an answer, and everything about that is stored.
-    fn may_park(&self) -> bool {
-        let waits = |active: &Active| active.is_waiting() && active.is_stored();
-        self.queue.is_empty() && self.active.as_ref().is_some_and(waits) && self.feed.memory_use().bytes == 0
-    }
-
-    fn is_due(&self) -> bool {
-        self.unload_at().is_some_and(|at| at <= self.shared.clock.moment())
-    }
-
-    fn unload_if(&self, may: impl FnOnce(&Self) -> bool) -> bool {
-        let may = || self.rx.is_empty() && self.deferred.is_empty() && may(self);
-        let leaving = || {
-            match &self.active {
-                Some(_) => {
-                    self.expiry().into_iter().for_each(|at| self.shared.parked.add(self.fence.session, at));
-                }
-                None => self.remove_from_board(),
-            }
-            self.shared.images.remove(self.fence.session);
-        };
-        self.shared.unload(&self.feed, &self.tx, may, leaving)
     }
 }

@@ -4,7 +4,7 @@
 //! unless it accepts best effort: then it records at its end that the limit was exceeded. An unknown cost stops no run.
 
 use mainspring_core::run::Outcome;
-use mainspring_core::{Body, Budget, Failure, Limit, RunLimits, RunStatus};
+use mainspring_core::{Body, Budget, Failure, FailureCode, Limit, RunLimits, RunStatus};
 
 use super::{Active, Actor, AttemptDraft};
 use crate::clock::Moment;
@@ -19,10 +19,10 @@ impl Actor {
         }
         let Some(limits) = self.limits(active) else { return };
         let time_used_ms = active.time_used_ms(self.shared.clock.moment());
-        let Some(limit) = limits.limit_reached(1, 0, &active.run.usage, time_used_ms) else { return };
+        let Some(limit) = limits.limit_reached(1, 0, &active.run().usage, time_used_ms) else { return };
         let status = if matches!(limit, Limit::Time(_)) { RunStatus::TimedOut } else { RunStatus::Failed };
         let message = format!("the run has used up its limit of {limit}; raise it and retry");
-        let error = Failure::new(Failure::LIMIT_REACHED, message);
+        let error = Failure::new(FailureCode::LimitReached, message);
         if let Some(active) = &mut self.active {
             active.stop_at_limit();
         }
@@ -35,7 +35,7 @@ impl Actor {
         if active.status() == RunStatus::Cancelling || !active.is_executing() {
             return;
         }
-        let spent = match self.shared.check_spend(active.run.options.key.as_deref()).await {
+        let spent = match self.shared.check_spend(active.run().options.key.as_deref()).await {
             Err(error @ Error::SpendLimit { .. }) => error,
             // Usage that cannot be read now is read with the next report.
             Ok(()) | Err(_) => return,
@@ -57,7 +57,7 @@ impl Actor {
         let is_kept = adapter.is_some_and(|adapter| adapter.capabilities().keeps_limits);
         // The stop may have had another outcome: a cancellation, or a death that is unproven.
         let is_reported = active.is_stopped_at_limit()
-            && matches!(outcome, Outcome::Failed { error, .. } if error.code == Failure::LIMIT_REACHED);
+            && matches!(outcome, Outcome::Failed { error, .. } if error.code == FailureCode::LimitReached);
         if is_kept || is_reported || run.options.limits.has_no_amount() {
             return;
         }
@@ -80,12 +80,12 @@ impl Actor {
 
     /// The limits that the kernel enforces; `None` if the adapter enforces them, or if nothing is executed.
     fn limits(&self, active: &Active) -> Option<RunLimits> {
-        let limits = active.run.options.limits;
+        let limits = active.run().options.limits;
         if limits.is_empty() || !active.is_executing() {
             return None;
         }
-        let adapter = self.shared.adapters.get(&active.run.adapter)?;
-        let known = active.run.usage.cost.is_known();
+        let adapter = self.shared.adapters.get(&active.run().adapter)?;
+        let known = active.run().usage.cost.is_known();
         let max_cost = limits.max_cost.filter(|_| known);
         // The steps of an external agent are not known.
         let held = RunLimits { max_cost, max_steps: None, ..limits };

@@ -37,7 +37,7 @@ impl Actor {
         loop {
             let input = tokio::select! {
                 biased;
-                input = self.rx.recv() => input,
+                input = self.inputs.receive() => input,
                 () = clock.sleep_until_moment(until) => return ControlFlow::Continue(()),
                 () = health.recovered(), if was_failed => return ControlFlow::Continue(()),
             };
@@ -51,7 +51,7 @@ impl Actor {
                 // The permit goes back, and is ordered again.
                 Some(Input::Signal(Signal::Granted(_))) => self.permit_order.granted(),
                 Some(Input::Signal(Signal::Release | Signal::HandOver(_))) | None => {}
-                Some(Input::Report(report)) => self.deferred.push_back(report.into()),
+                Some(Input::Report(report)) => self.inputs.defer(report.into()),
             }
         }
     }
@@ -62,15 +62,8 @@ impl Actor {
             Command::Snapshot(reply) => drop(reply.send(Ok(self.instant()))),
             Command::Open { reply, .. } => drop(reply.send(Ok(Session::clone(&self.hot.session)))),
             // The command is sent only once, but the notes are in the store: they are read when the store is back.
-            Command::Inbox => self.deferred.push_back(Command::Inbox.into()),
+            Command::Inbox => self.inputs.defer(Command::Inbox.into()),
             command => command.refuse(error),
-        }
-    }
-
-    /// Releases the worker of an attempt that has ended, before the end is recorded.
-    pub(super) fn release_permit(&mut self) {
-        if let Some(active) = &mut self.active {
-            active.release_permit();
         }
     }
 }

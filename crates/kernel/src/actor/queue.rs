@@ -1,13 +1,8 @@
-//! The queue of a session: runs without a live attempt, in the order in which they start, and the permit that the
-//! next one needs.
+//! The queue of a session: runs without a live attempt, in the order in which they start.
 
 use std::collections::VecDeque;
 
 use mainspring_core::{Policy, Run, RunId, RunState, Time};
-
-use super::patience::{INITIAL_BACKOFF_MS, MAX_BACKOFF_MS};
-use super::{Actor, Input, Signal};
-use crate::kernel::Shared;
 
 /// The runs that wait for their turn.
 #[derive(Default)]
@@ -85,8 +80,8 @@ impl Queue {
         self.runs.iter().filter(|run| run.steers && run.attempts == 0)
     }
 
-    /// The runs that a new prompt with `policy` replaces. `replace` leaves runs alone that have begun; `interrupt`
-    /// does not, even if they pause before a retry.
+    /// The runs that a new prompt with `policy` replaces. `replace` keeps runs that have begun and pause before a retry;
+    /// `interrupt` replaces these too.
     pub(super) fn superseded_by(&self, policy: Policy) -> Vec<RunId> {
         let superseded = |run: &&Run| match policy {
             Policy::Replace => run.attempts == 0,
@@ -103,84 +98,5 @@ impl Queue {
             RunState::Queued { retry_at, .. } => Some((run, retry_at.unwrap_or(Time(0)))),
             _ => None,
         }
-    }
-}
-
-/// The order of a permit from the scheduler.
-#[derive(Default)]
-pub(super) struct PermitOrder {
-    is_open: bool,
-    /// No permit is ordered before this time, because the last one could not be used; and the length of that pause.
-    backoff: Option<(Time, u64)>,
-}
-
-impl PermitOrder {
-    /// True while a permit is ordered and has not arrived.
-    pub(super) fn is_open(&self) -> bool {
-        self.is_open
-    }
-
-    pub(super) fn open(&mut self) {
-        self.is_open = true;
-    }
-
-    /// Records that the ordered permit has arrived.
-    pub(super) fn granted(&mut self) {
-        self.is_open = false;
-    }
-
-    /// The earliest time to order a permit for work that is due at `at`.
-    pub(super) fn not_before(&self, at: Time) -> Time {
-        self.backoff.map_or(at, |(until, _)| at.max(until))
-    }
-
-    /// Records that the work of a permit has started.
-    pub(super) fn succeeded(&mut self) {
-        self.backoff = None;
-    }
-
-    /// Records that the work of a permit could not be started: the next order waits, longer each time.
-    pub(super) fn failed(&mut self, now: Time) {
-        let pause = self.backoff.map_or(INITIAL_BACKOFF_MS, |(_, pause)| (pause * 2).min(MAX_BACKOFF_MS));
-        self.backoff = Some((now.plus(pause), pause));
-    }
-}
-
-impl Actor {
-    /// The run that needs a permit next, and the earliest time to order it; none while a permit is on order.
-    ///
-    /// Time passes between two readings of the clock: work that was not due when permits were ordered may be overdue
-    /// when the actor waits again, and gets its permit then.
-    pub(super) fn next_order(&self) -> Option<(&Run, Time)> {
-        let Shared { options, tasks, .. } = &*self.shared;
-        let stops = self.lifetime.is_over() || tasks.is_stopping();
-        if self.permit_order.is_open() || stops || !options.execute {
-            return None;
-        }
-        let (run, at) = match &self.active {
-            Some(active) => {
-                let answered = active.run.state.wait().is_some_and(|wait| wait.answer.is_some());
-                let needs = answered && !active.has_permit() && !active.stop.is_killing();
-                needs.then_some((&*active.run, Time(0)))?
-            }
-            None => self.queue.next_start()?,
-        };
-        Some((run, self.permit_order.not_before(at)))
-    }
-
-    /// Orders a permit if a run could use one now.
-    pub(super) fn order_permit(&mut self) {
-        let now = self.shared.clock.now();
-        let Some((run, _)) = self.next_order().filter(|(_, at)| *at <= now) else { return };
-        let (id, adapter, lender) = (run.id, run.adapter.clone(), self.hot.delegations.lender(run.id));
-        self.permit_order.open();
-        let tx = self.tx.clone();
-        self.shared.scheduler.enqueue(&self.hot.session.owner, &adapter, id, lender, move |permit| {
-            tx.send(Signal::Granted(permit).into()).map_err(|refused| match *refused.0 {
-                Input::Signal(Signal::Granted(permit)) => permit,
-                _ => unreachable!("a send that fails returns its input"),
-            })
-        });
-        self.shared.block_want(&self.hot.session.owner);
     }
 }

@@ -2,8 +2,11 @@
 
 use mainspring_core::run::Outcome;
 use mainspring_core::tree::before;
-use mainspring_core::{Attempt, Failure, NextAttempt, RetryReason, Run, RunId, RunStatus, Usage};
+use mainspring_core::{
+    Attempt, Failure, FailureCode, NextAttempt, RetryReason, Run, RunId, RunStatus, Usage,
+};
 
+use super::binding::LatestBinding;
 use super::{Active, Actor};
 use crate::error::Error;
 use crate::kernel::OnOrphan;
@@ -16,14 +19,12 @@ impl Actor {
         self.restore_path_end(&run).await?;
         if !run.usage.is_zero() {
             let steps = self.shared.store.steps(run.id).await?.intact()?;
-            self.hot.turn_usage = steps.iter().fold(Usage::default(), |used, step| match step.ends_turn() {
-                true => Usage::default(),
-                false => used + step.usage.unwrap_or(Usage::UNKNOWN),
-            });
+            self.hot.answer.restore_usage(&steps);
         }
         let prompt = self.prompt_of(&run).await?;
         if attempt.binding.is_some() {
-            self.hot.binding = self.binding_latest(&run.adapter).await?;
+            let latest = self.binding_latest(&run.adapter).await?;
+            self.hot.binding = LatestBinding::restore(latest);
         }
         self.active = Some(Active::new(run.into(), attempt, prompt, &self.shared.clock));
         if survives {
@@ -32,20 +33,20 @@ impl Actor {
             return Ok(());
         }
         let options = &self.shared.options;
-        let left = self.active.as_ref().is_some_and(|active| active.run.attempts < options.limits.attempts);
+        let left = self.active.as_ref().is_some_and(|active| active.run().attempts < options.limits.attempts);
         let retry = left && options.on_orphan == OnOrphan::Retry;
         let outcome = Outcome::Failed {
             status: RunStatus::Orphaned,
-            error: Failure::new(Failure::EXECUTOR_LOST, "the process that executed it has ended"),
+            error: Failure::new(FailureCode::ExecutorLost, "the process that executed it has ended"),
             retryable: true,
             retry: retry.then(|| Box::new(NextAttempt::new(RetryReason::Crash, self.shared.clock.now()))),
         };
         // The run is over, so the session need not stay in memory.
         self.arm();
         // The agent may have used more than it had reported.
-        let used = self.active.as_ref().is_some_and(|active| active.attempt.started_at.is_some());
+        let used = self.active.as_ref().is_some_and(|active| active.attempt().started_at.is_some());
         let usage = if used { Usage::UNKNOWN } else { Usage::default() };
-        // Tried once, unlike the end of a run that this process has executed: a start that cannot record it fails.
+        // Tried once, unlike the end of a run that this process has executed: if it fails, so does the load of the session.
         Box::pin(self.try_finish(outcome, usage)).await
     }
 
@@ -56,11 +57,11 @@ impl Actor {
         let of_run = |by: RunId| by == run.id || self.hot.merged.iter().any(|merged| merged.id == by);
         let last =
             path.last().map(|placed| &placed.message).filter(|message| message.run.is_some_and(of_run));
-        self.hot.unanswered = match last {
+        let unanswered = match last {
             Some(_) => self.unanswered_at(tip).await?,
             None => vec![],
         };
-        self.hot.last_role = last.map(|message| message.role);
+        self.hot.path.restore(last.map(|message| message.role), unanswered);
         Ok(())
     }
 

@@ -9,6 +9,7 @@ use mainspring_core::{
     RunStatus, retry, session,
 };
 
+use super::hot::MergedRuns;
 use super::{Active, Actor};
 use crate::error::Error;
 use crate::store::{PlacedMessage, RunPage};
@@ -32,15 +33,15 @@ impl Actor {
         Outcome::Failed { status: RunStatus::Failed, error, retryable, retry }
     }
 
-    /// Decides which attempt follows the failure of the active one: the same adapter again while attempts are left, then
-    /// the adapter's fallbacks.
+    /// Decides which attempt follows the failure of the active one: another one on the same adapter while attempts are
+    /// left, then one on a fallback of the adapter.
     async fn next_attempt(
         &self,
         active: &Active,
         error: &Failure,
         retryable: bool,
     ) -> Option<Box<NextAttempt>> {
-        let (attempts, now) = (active.run.attempts, self.shared.clock.now());
+        let (attempts, now) = (active.run().attempts, self.shared.clock.now());
         let options = &self.shared.options;
         if retryable && attempts < options.limits.attempts {
             let reason = RetryReason::after_failure(&error.code);
@@ -53,7 +54,7 @@ impl Actor {
             return None;
         }
         // Boxed to keep the future of other ends small.
-        let fallback = Box::pin(self.next_fallback(&active.run)).await?;
+        let fallback = Box::pin(self.next_fallback(active.run())).await?;
         let Fallback { adapter, model } = fallback;
         let change = RunChange { adapter: Some(adapter), model, ..RunChange::default() };
         Some(Box::new(NextAttempt { change, ..NextAttempt::new(RetryReason::Failover, now) }))
@@ -194,7 +195,7 @@ impl Actor {
             false => RetryReason::User,
         };
         let mut draft = self.draft().of_run(run);
-        draft.hot.merged = merged;
+        draft.hot.merged = MergedRuns::restore(merged);
         self.give_up_on_error(draft.command(RunCommand::Retry { reason, change }))?;
         draft.reopen(base.as_ref().and_then(|placed| placed.point), base.map(|placed| placed.message.id));
         let run = Arc::unwrap_or_clone(self.commit(draft).await?.run);

@@ -24,7 +24,7 @@ impl Actor {
         request: Option<Box<Request>>,
         seed: SessionSeed,
     ) -> Result<Session, CreateError> {
-        if self.stored {
+        if self.hot.session.is_stored() {
             return Ok(Session::clone(&self.hot.session));
         }
         let mut draft = self.draft();

@@ -40,7 +40,7 @@ impl Actor {
         let (position, partial) = self.feed.snapshot();
         Instant {
             session: Session::clone(&self.hot.session),
-            active: self.active.as_ref().map(|active| Run::clone(&active.run)),
+            active: self.active.as_ref().map(|active| Run::clone(active.run())),
             queued: self.hot.merged.iter().chain(self.queue.iter()).cloned().collect(),
             partial,
             position,

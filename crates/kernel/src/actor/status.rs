@@ -7,14 +7,6 @@ use crate::board::{LiveSession, LiveStatus};
 use crate::error::Error;
 use crate::kernel::Work;
 
-/// The status that was reported last.
-#[derive(Default)]
-pub(super) struct Reported {
-    work: Work,
-    /// Status and title on the board.
-    board: Option<(LiveStatus, Option<String>)>,
-}
-
 impl Actor {
     /// Reports the session's work and status, if they have changed.
     pub(crate) fn report_status(&mut self) {
@@ -26,12 +18,13 @@ impl Actor {
         self.report_to_board();
     }
 
-    /// Counts one more queued run before it is committed, or refuses it. The next report corrects the count if there is none.
+    /// Counts one more queued run before it is committed, or refuses it. If the commit fails, the next report corrects the
+    /// count.
     pub(super) async fn take_queue_place(&mut self) -> Result<(), Error> {
-        let (owner, before) = (&self.hot.session.owner, self.reported.work);
+        let (owner, before) = (&self.hot.session.owner, self.reported.work());
         let now = Work { queued: before.queued + 1, ..before };
         let place = self.shared.queue_place(owner, before, now)?;
-        self.reported.work = now;
+        self.reported.set_work(now);
         self.shared.check_queue_of_all(owner, place).await
     }
 
@@ -41,12 +34,12 @@ impl Actor {
     }
 
     fn report_work(&mut self, work: Work) {
-        let before = std::mem::replace(&mut self.reported.work, work);
+        let before = self.reported.set_work(work);
         self.shared.work_changed(&self.hot.session.owner, before, work);
     }
 
     fn report_to_board(&mut self) {
-        if !self.stored || self.hot.session.status == SessionStatus::Deleted {
+        if !self.hot.session.is_stored() || self.hot.session.status == SessionStatus::Deleted {
             return;
         }
         let status = match &self.active {
@@ -55,13 +48,12 @@ impl Actor {
             _ => LiveStatus::Busy,
         };
         let session = &self.hot.session;
-        let known = self.reported.board.as_ref();
-        if known.is_some_and(|(known, title)| *known == status && *title == session.title) {
+        if self.reported.is_on_board(status, session.title.as_ref()) {
             return;
         }
         let (session_id, key, title) = (session.id, session.key.clone(), session.title.clone());
         self.shared.board.put(&session.owner, LiveSession { session_id, key, title: title.clone(), status });
-        self.reported.board = Some((status, title));
+        self.reported.set_board(status, title);
     }
 
     /// Takes the session off the board: it leaves memory.

@@ -13,7 +13,7 @@ use crate::kernel::Accept;
 impl Actor {
     /// Refuses a prompt that cannot join the run that is active or next.
     pub(super) fn check_steer(&self, accept: &Accept, adapter: &str) -> Result<(), Error> {
-        let target = self.active.as_ref().map(|active| &*active.run).or_else(|| self.queue.first());
+        let target = self.active.as_ref().map(|active| active.run().as_ref()).or_else(|| self.queue.first());
         let joins = target.is_some_and(|run| {
             let adapter_of = self.shared.adapters.get(&run.adapter);
             run.adapter == adapter
@@ -39,9 +39,9 @@ impl Actor {
                     .into(),
             ));
         }
-        let own = accept.options != RunOptions { folders, key, ..RunOptions::default() }
+        let is_changed = accept.options != RunOptions { folders, key, ..RunOptions::default() }
             || target.is_some_and(|run| run.mode != accept.mode);
-        if own {
+        if is_changed {
             return Err(Error::Invalid(
                 "a prompt that steers joins a run as it is: leave its options out and its mode the same"
                     .into(),

@@ -9,7 +9,7 @@ use mainspring_core::{
 };
 use serde_json::{Map, Value};
 
-use super::tree_cache::{NotCached, PathChange};
+use super::cache::{NotCached, PathChange};
 use super::{Actor, Command, SessionSeed};
 use crate::error::{CreateError, Error};
 use crate::kernel::Forking;
@@ -59,9 +59,10 @@ impl Actor {
         }
     }
 
-    /// Lists the tool calls without a result at the tip. An ended run leaves none, but a fork or an import may start anywhere.
+    /// Lists the tool calls without a result at the tip. An ended run leaves none, but a fork or an import may begin in the
+    /// middle of a round.
     pub(super) async fn unanswered_calls(&self, tip: Option<Point>) -> Result<Vec<(String, String)>, Error> {
-        let Some(tip) = tip.filter(|tip| self.answered_tip != Some(*tip)) else {
+        let Some(tip) = tip.filter(|tip| !self.cache.tree.is_answered(*tip)) else {
             return Ok(vec![]);
         };
         self.unanswered_at(tip).await
@@ -105,7 +106,7 @@ impl Actor {
         pen: Option<Point>,
     ) -> Result<Option<PathChange>, StoreError> {
         let Some(pen) = pen else { return Ok(None) };
-        let is_root = self.hot.lines.get(&pen.line).is_some_and(|line| line.parent.is_none());
+        let is_root = self.hot.session.line(pen.line).is_some_and(|line| line.parent.is_none());
         let stays = self.hot.session.tip.is_some_and(|tip| tip.line == pen.line);
         if is_root || stays {
             return Ok(None);
@@ -117,20 +118,20 @@ impl Actor {
     /// Computes the change of the path so that it ends at `to`.
     async fn path_change(&mut self, to: Point) -> Result<PathChange, StoreError> {
         let from = self.hot.session.tip;
-        self.tree_cache.trim();
+        self.cache.tree.trim();
         let mut limit = LINES_READ;
         loop {
-            let NotCached(line) = match self.tree_cache.path_change(from, to) {
+            let NotCached(line) = match self.cache.tree.path_change(from, to) {
                 Ok(change) => return Ok(change),
                 Err(not_cached) => not_cached,
             };
             // Twice as many lines each time: a long path costs few reads.
             limit *= 2;
-            self.tree_cache.insert(self.shared.store.lines_to_root(self.fence.session, line, limit).await?);
+            self.cache.tree.insert(self.shared.store.lines_to_root(self.fence.session, line, limit).await?);
         }
     }
 
-    /// Moves the active path to the leaf that the cursors lead to from a message, or to none.
+    /// Moves the active path to the leaf that the cursors lead to from `to`. Without `to`, the path becomes empty.
     pub(super) async fn navigate(
         &mut self,
         to: Option<MessageId>,
@@ -144,7 +145,7 @@ impl Actor {
         let (mut leaf, mut line, mut change) = (None, None, None);
         if let Some(to) = to {
             let (point, ..) = self.message_at(to).await?;
-            let found = store.leaf(session, self.tree_cache.follow_cursors(point)).await?;
+            let found = store.leaf(session, self.cache.tree.follow_cursors(point)).await?;
             let (placed, own) = found.ok_or_else(|| Error::Corrupt(format!("{to} leads nowhere")))?;
             let end = placed.point.unwrap_or(point);
             leaf = Some((end, placed.message.id));
@@ -166,8 +167,12 @@ impl Actor {
     pub(super) async fn fork(&mut self, fork: Forking) -> Result<Session, CreateError> {
         let (point, placed, _) = self.message_at(fork.message).await?;
         // The messages of a run that has not ended may yet be abandoned.
-        let live =
-            self.active.iter().map(|active| &*active.run).chain(self.queue.iter()).chain(&self.hot.merged);
+        let live = self
+            .active
+            .iter()
+            .map(|active| active.run().as_ref())
+            .chain(self.queue.iter())
+            .chain(self.hot.merged.iter());
         if let Some(run) = { live }.find(|run| placed.message.run == Some(run.id)) {
             return Err(Error::Busy { status: run.state.status() }.into());
         }

@@ -20,7 +20,7 @@ impl AttemptHandle {
         };
         let content = match artifact.size_bytes {
             Some(size) if size <= max_bytes => {
-                // The attempt goes on without the content if the checkpoint cannot be read.
+                // The attempt continues without the content if the checkpoint cannot be read.
                 let bytes = self.artifact_read(&artifact, 0, max_bytes).await.inspect_err(|error| {
                     tracing::warn!(%error, %id, "a checkpoint cannot be read");
                 });

@@ -58,12 +58,12 @@ pub(crate) struct AskReply {
     pub(crate) reply: HandleReply<Answer>,
     /// True if the execution continues without an answer when the question expires.
     pub(crate) lapses: bool,
-    /// Cancelled once the execution goes on without an answer.
+    /// Cancelled once the execution continues without an answer.
     pub(crate) ended: Option<CancellationToken>,
 }
 
 impl AskReply {
-    /// True once the execution goes on without an answer.
+    /// True once the execution continues without an answer.
     pub(crate) fn is_ended(&self) -> bool {
         self.ended.as_ref().is_some_and(CancellationToken::is_cancelled)
     }
@@ -84,7 +84,7 @@ impl AttemptHandle {
         &self.assignment
     }
 
-    /// Makes a token for a process that is started for this attempt. It acts for nobody until it is attached.
+    /// Makes a token for a process that is started for this attempt. Calls with the token are refused until it is attached.
     pub fn new_agent_token(&self) -> AgentToken {
         AgentToken::new(self.parts.shared.agent_tokens.clone(), &self.parts.ids)
     }
@@ -126,7 +126,8 @@ impl AttemptHandle {
     }
 
     /// Makes `records` durable in the commit that ends the attempt, which saves a commit. If the execution waits instead of
-    /// ending, the records are discarded. Does not wait for the session, which ignores an attempt without authority.
+    /// ending, the records are discarded. Returns without waiting for the session's actor, which ignores the records if the
+    /// attempt has lost its authority.
     pub async fn record_at_end(&self, records: Vec<Record>) -> Result<(), HandleError> {
         actor::check_size(&records, self.parts.shared.options.limits.message_bytes)?;
         let report = Report::RecordAtEnd { by: self.id(), records };
@@ -134,7 +135,7 @@ impl AttemptHandle {
         self.parts.actor.send(report.into()).map_err(|_| HandleError::Revoked)
     }
 
-    /// True while a prompt waits to join the run. Only adapters that support steering see any.
+    /// True while a prompt waits to join the run. Always false if the adapter does not support steering.
     pub fn is_steered(&self) -> bool {
         *self.parts.steered.borrow()
     }
@@ -171,13 +172,13 @@ impl AttemptHandle {
         })
     }
 
-    /// Returns a handle of the same attempt that asks people only until `end` is cancelled. Then an open question of it
-    /// expires, unless it was answered, and one that was not asked yet fails with [`HandleError::Revoked`].
+    /// Returns a handle of the same attempt that asks people only until `end` is cancelled. From then on, its open question
+    /// expires and a new question fails with [`HandleError::Revoked`].
     pub fn asking_until(&self, end: CancellationToken) -> Self {
         Self { asking_ended: Some(end), ..self.clone() }
     }
 
-    /// False once the end of [`AttemptHandle::asking_until`] has come.
+    /// False once the token of [`AttemptHandle::asking_until`] is cancelled.
     pub fn may_ask(&self) -> bool {
         self.asking_ended.as_ref().is_none_or(|ended| !ended.is_cancelled())
     }
@@ -277,14 +278,14 @@ impl AttemptHandle {
 
     /// The operations of the control tools, on behalf of the session's owner.
     pub fn control(&self) -> Result<KernelPlane, HandleError> {
-        // Other sessions have other actors: this checks that the attempt still has authority.
+        // Control tools use the actors of other sessions, which cannot check the authority of this attempt.
         self.head()?;
         let (kernel, caller) = self.kernel_and_caller()?;
         Ok(KernelPlane::new(kernel, caller))
     }
 
-    /// The operations of the control tools, for a call that the adapter has decided: where a rule asks, a person was asked
-    /// before ([`crate::policy::Rules::control_verdict`]).
+    /// The operations of the control tools, for a call that the adapter has approved: if a rule requires it, a person has
+    /// allowed the call ([`crate::policy::Rules::control_verdict`]).
     pub fn control_of_approved_call(&self) -> Result<KernelPlane, HandleError> {
         self.head()?;
         let (kernel, caller) = self.kernel_and_caller()?;
@@ -352,10 +353,10 @@ impl AttemptHandle {
         Ok(self.parts.store.grants(session, run).await.map_err(Error::from)?)
     }
 
-    /// True if a grant is neither revoked nor expired, nor rests on such a grant of a parent.
+    /// True if a grant is neither revoked nor expired, and neither is any grant of a parent that it depends on.
     pub(crate) async fn is_in_force(&self, grant: &Grant) -> Result<bool, HandleError> {
         let now = self.now();
-        Ok(grant.holds_at(now) && self.parts.shared.rests_on_force(grant, now).await?)
+        Ok(grant.holds_at(now) && self.parts.shared.are_parents_in_force(grant, now).await?)
     }
 
     /// Usage of the run's delegated children, including what unfinished ones may still use.

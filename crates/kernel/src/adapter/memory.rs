@@ -20,7 +20,7 @@ impl SessionMemory {
         value.and_then(|value| value.downcast().ok())
     }
 
-    /// Returns the value of this type, and makes it first if there is none.
+    /// Returns the value of this type. If there is none, inserts the value that `make` returns.
     pub fn get_or_insert_with<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> Arc<T> {
         if let Some(value) = self.get() {
             return value;
@@ -32,7 +32,7 @@ impl SessionMemory {
         kept.downcast().unwrap_or(made)
     }
 
-    /// Sets the value of this type, in place of the one that there is.
+    /// Sets the value of this type, and replaces an earlier one.
     pub fn insert<T: Any + Send + Sync>(&self, value: T) {
         self.0.lock().insert(TypeId::of::<T>(), Arc::new(value));
     }

@@ -24,7 +24,7 @@ pub enum Record {
     },
     /// The native session of [`super::Assignment::binding`] is ready and the attempt runs.
     Resumed,
-    /// The agent's processes are confined as described, or not.
+    /// How the agent's processes are confined, if they are.
     Confined(Sandbox),
     /// The turn has ended, and processes that it started are still running.
     LeftRunning {

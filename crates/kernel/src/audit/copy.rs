@@ -15,7 +15,7 @@ pub struct AuditFile {
 }
 
 impl AuditFile {
-    /// Opens the file without a record that is just being written. `None` if it was removed.
+    /// Opens the file, without an incomplete record at its end. `None` if the file was removed.
     pub fn open(self) -> io::Result<Option<Box<dyn Read>>> {
         if let Some(content) = self.content {
             return Ok(Some(Box::new(io::Cursor::new(content))));
@@ -30,7 +30,7 @@ impl AuditFile {
     }
 }
 
-/// Lists the files of the log in `folder` by name, the head first, whose content is that of this moment.
+/// Lists the files of the log in `folder` by name. The head comes first, and is read now.
 pub fn copies(folder: &Path) -> io::Result<Vec<(String, AuditFile)>> {
     let path = folder.join(files::HEAD);
     let head = match std::fs::read(&path) {

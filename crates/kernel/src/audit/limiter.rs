@@ -173,7 +173,7 @@ impl Limiter {
     }
 }
 
-/// Makes room for one more entry: first removes those that are not `needed`, then any.
+/// Makes room for one more entry: removes all that are not `needed`, and if that is not enough, an arbitrary one.
 fn bound<K: Clone + Eq + std::hash::Hash, V>(map: &mut HashMap<K, V>, needed: impl Fn(&V) -> bool) {
     if map.len() < MAX_PARTIES {
         return;

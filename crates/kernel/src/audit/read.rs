@@ -11,7 +11,7 @@ use super::files::{self, LogFile};
 use crate::error::Error;
 use crate::kernel::Caller;
 
-/// Bytes of the log that are read for one page. A page that ends because of them says where to continue.
+/// Bytes of the log that are read for one page. A page that reaches this limit says where to continue.
 const SCAN_BYTES: u64 = 32 << 20;
 const BUFFER_BYTES: usize = 256 << 10;
 
@@ -74,7 +74,7 @@ fn matches(record: &AuditRecord, query: &AuditListQuery) -> bool {
 pub struct AuditPage {
     /// The records.
     pub records: Vec<AuditRecord>,
-    /// The number of the last record that was looked at; `None` if that was the last one of the log.
+    /// The number of the last record that was looked at; `None` if the end of the log was reached.
     pub next: Option<u64>,
 }
 

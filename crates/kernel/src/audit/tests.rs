@@ -114,7 +114,7 @@ fn records_that_were_removed_at_the_end_stay_missing_after_the_next_start() {
 }
 
 #[test]
-fn a_line_that_was_not_written_to_its_end_is_removed_and_reported() {
+fn an_incomplete_record_is_removed_and_reported() {
     let log = Log::new();
     log.open().append(change("ana"));
     let path = log.files().remove(0);
@@ -136,7 +136,7 @@ fn a_log_that_ends_with_garbage_is_not_continued() {
 }
 
 #[test]
-fn files_are_rotated_by_size_and_old_ones_removed_with_a_record_of_it() {
+fn files_are_rotated_by_size_and_each_removal_is_recorded() {
     let mut log = Log::new();
     log.options.file_bytes = 2_000;
     log.options.keep_bytes = 6_000;
@@ -152,7 +152,7 @@ fn files_are_rotated_by_size_and_old_ones_removed_with_a_record_of_it() {
     assert!(records[0].seq > 1);
     assert!(records.iter().any(|record| record.operation == "audit_prune"));
     assert_eq!(log.findings(), [""; 0]);
-    // No record tells of the next file that is removed.
+    // This removal is not recorded in the log.
     std::fs::remove_file(&log.files()[0]).unwrap();
     assert_eq!(log.findings().len(), 1);
     drop(audit);
@@ -181,7 +181,7 @@ fn a_full_disk_fails_the_log_and_loses_no_record() {
     let log = Log::new();
     let audit = log.open();
     audit.sync();
-    // A file that takes no byte, as on a full disk.
+    // Writes to this file fail, as on a full disk.
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let file = audit.writer.lock().replace_file(full);
     audit.append(change("ana"));
@@ -199,7 +199,7 @@ fn a_full_disk_fails_the_log_and_loses_no_record() {
 }
 
 #[test]
-fn records_beyond_the_memory_for_them_are_counted() {
+fn records_that_do_not_fit_into_memory_are_counted() {
     let log = Log::new();
     let audit = log.open();
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
@@ -263,7 +263,7 @@ fn a_sign_in_is_recorded_once_in_its_interval_for_each_place() {
 }
 
 #[test]
-fn a_caller_reads_what_concerns_it() {
+fn a_caller_reads_only_the_records_of_its_scope() {
     let log = Log::new();
     let audit = log.open();
     audit.append(change("ana"));
@@ -283,7 +283,7 @@ fn a_caller_reads_what_concerns_it() {
 }
 
 #[test]
-fn pages_continue_after_the_last_record_and_filters_select() {
+fn pages_continue_after_the_last_record_and_filters_select_records() {
     let mut log = Log::new();
     log.options.file_bytes = 1_000;
     let audit = log.open();
@@ -312,7 +312,7 @@ fn pages_continue_after_the_last_record_and_filters_select() {
 }
 
 #[test]
-fn files_and_folder_are_private_and_a_secret_is_no_name() {
+fn files_are_private_and_names_that_may_be_secrets_are_left_out() {
     use std::os::unix::fs::PermissionsExt;
     let log = Log::new();
     log.open().sync();

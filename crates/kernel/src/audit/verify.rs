@@ -26,14 +26,14 @@ pub struct AuditVerified {
 struct Chain {
     /// The hash of the last record of each removed file, by the number of that record.
     pruned: HashMap<u64, Hash>,
-    /// The number and the line of the first record. It is checked at the end: a later record of a removed file states
-    /// the hash before it.
+    /// The number and the line of the first record. It is checked at the end: the hash before it may be in a later
+    /// record, the one about the removal of older files.
     first: Option<(u64, Vec<u8>)>,
     seq: u64,
     hash: Hash,
-    /// The number of the record that the head names.
+    /// The number of the record that `head.json` names.
     head_seq: u64,
-    /// The hash that this record states in the log, if it was found.
+    /// The hash of that record in the log, if the record was found.
     at_head: Option<Hash>,
 }
 

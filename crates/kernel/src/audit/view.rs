@@ -65,7 +65,7 @@ impl View {
         self.walk(seq, Self::forward)
     }
 
-    /// Decrypts a number that [`Self::hide`] has made. 0 is before every record for everybody.
+    /// Decrypts a number that [`Self::hide`] has made. 0, the position before every record, is not encrypted.
     pub(super) fn reveal(&self, shown: u64) -> u64 {
         if shown == 0 { 0 } else { self.walk(shown, Self::back) }
     }

@@ -70,7 +70,7 @@ impl Writer {
         let mut opened = Opened { is_without_head: head.is_none(), ..Opened::default() };
         let (mut last_seq, mut last_hash) = (0, files::START);
         for file in &found {
-            // The last file has no record if the process died when it had just begun the file.
+            // The last file has no record if the process died right after it created the file.
             if let Some(end) = read_end(file, &mut opened)? {
                 (last_seq, last_hash) = end;
             }
@@ -206,8 +206,8 @@ pub(super) fn sync(writer: &Mutex<Writer>, options: &AuditOptions, now: Time) ->
     match synced {
         Ok(()) => {
             writer.synced_seq = head.seq;
-            let is_open = |file: &Arc<File>| !files.iter().any(|synced| Arc::ptr_eq(synced, file));
-            writer.completed.retain(is_open);
+            let is_unsynced = |file: &Arc<File>| !files.iter().any(|synced| Arc::ptr_eq(synced, file));
+            writer.completed.retain(is_unsynced);
         }
         Err(error) => writer.fail(&error),
     }

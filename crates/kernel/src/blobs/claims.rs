@@ -19,7 +19,7 @@ pub(super) struct Claims {
 
 #[derive(Debug)]
 enum Use {
-    /// The bytes are being stored this many times.
+    /// The bytes are being stored, by this number of uploads.
     Stored(usize),
     Removed,
 }

@@ -21,8 +21,7 @@ pub struct BlobReader {
 
 enum Content {
     Checked(Take<io::Cursor<Vec<u8>>>),
-    /// Inside a lock that is never taken: futures that hold a reader are shared between threads, and the stream itself
-    /// is not `Sync`.
+    /// In a mutex only to be `Sync`, which futures that hold a reader must be. The mutex is never locked.
     Streamed(Mutex<Take<BlobBytes>>),
 }
 
@@ -78,7 +77,7 @@ impl AsyncRead for BlobReader {
     }
 }
 
-/// The error of bytes that are not those that were stored.
+/// The error if bytes differ from those that were stored.
 pub(super) fn hash_changed() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "the content does not match its hash: restore a backup")
 }

@@ -35,7 +35,7 @@ impl Readers {
     }
 }
 
-/// Whether a feed is written. Compared before and after a read of the store to detect a change in between.
+/// Whether the session of a feed has an actor. Compared before and after a read of the store to detect a change in between.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum FeedStatus {
     /// The session has an actor.

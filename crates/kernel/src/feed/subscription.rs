@@ -34,7 +34,7 @@ pub struct Subscription {
     thought: u64,
     /// True if the reader is not the session's owner: it may read only while the session is visible to its org.
     needs_org_access: bool,
-    /// The reader, whose pins a reset shows.
+    /// The owner id of the reader. A reset shows the pins of this reader.
     reader: Option<String>,
     /// Skips streamed text and thoughts.
     events_only: bool,
@@ -145,7 +145,7 @@ enum ReadStep {
 }
 
 impl Subscription {
-    /// Makes a reader that is already counted. Its position is set by [`Subscription::resume`].
+    /// Makes a reader, which the caller has already counted in the feed. Its position is set by [`Subscription::resume`].
     pub(crate) fn new(feed: Arc<Feed>, shared: Arc<Shared>, mode: SubscriptionMode) -> Self {
         let thought = feed.state.lock().thought_no;
         let store = StoreWatch::new(&shared.store_health);
@@ -212,7 +212,7 @@ impl Subscription {
         }
     }
 
-    /// Number of calls refused since the feed exists because their attempt had lost its authority.
+    /// Number of calls that were refused because their attempt had lost its authority, since the feed was created.
     pub fn late_calls(&self) -> u64 {
         self.feed.late_calls()
     }

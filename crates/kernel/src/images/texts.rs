@@ -1,15 +1,15 @@
-//! The text of the runs in an image: all that their agents wrote, so that a caller that waits for a run is answered without
-//! a read.
+//! The text that the agents of the runs in an image have written, so that a caller that waits for a run is answered
+//! without a read of the store.
 //!
-//! Only runs that began while their session was loaded and that have had one attempt are here: their messages are those of
-//! their path. Long texts are read from the store.
+//! Only runs that began while their session was loaded and that have had one attempt are here: all messages of such a
+//! run are on its path. Long texts are read from the store.
 
 use mainspring_core::{Message, MessageId, Role, Run, RunId};
 
 use crate::kernel::{TextPart, join_text};
 use crate::store::Row;
 
-/// The longest text of a run that is kept. A loaded session keeps that of its last run.
+/// The longest text of a run that is kept. A loaded session keeps the text of its last run.
 const MAX_BYTES: usize = 4 << 10;
 
 /// The cost of a part of a text besides its bytes.
@@ -61,7 +61,7 @@ impl RunTexts {
         }
     }
 
-    /// The text of a run that has ended with its last message.
+    /// Returns the text of an ended run; `None` if it is not kept here as a whole.
     pub(super) fn final_text(&self, run: &Run) -> Option<String> {
         let text = self.0.iter().find(|text| text.run == run.id && run.attempts == 1)?;
         let is_whole = text.last.is_some() && text.last == run.final_message;

@@ -41,7 +41,7 @@ impl AgentToken {
         self.tokens.0.lock().insert(hash(&self.secret), caller);
     }
 
-    /// Makes the token act for nobody: its process serves no attempt.
+    /// Removes the caller of the token, whose process serves no attempt any more.
     pub fn detach(&self) {
         self.set_caller(None);
     }

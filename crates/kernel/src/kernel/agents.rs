@@ -91,7 +91,8 @@ impl Kernel {
     pub async fn agent_get(&self, caller: &Caller, name: &AgentName) -> Result<Agent, Error> {
         let owned = self.agent_row(caller, name).await?.map(owned_agent);
         let shared = self.agent_shared(name).map(shared_agent);
-        // An owner cannot make a version that is shared, so its own version is older than a shared one of the same name.
+        // If both have the same version, the owner made its own before the shared one existed. Versions never change, so the
+        // owner's wins: `max_by_key` returns the last maximum.
         let found = [shared, owned].into_iter().flatten().max_by_key(|agent| agent.definition.version);
         found.ok_or_else(|| Error::not_found("agent", name))
     }

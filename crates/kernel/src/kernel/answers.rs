@@ -73,7 +73,7 @@ impl Kernel {
 }
 
 impl Shared {
-    /// Adds to the refusal of a late answer who answered first, and when.
+    /// Adds the author and the time of the first answer to the refusal of a late answer.
     async fn with_first_answer(
         &self,
         session: SessionId,

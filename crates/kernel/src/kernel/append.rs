@@ -14,8 +14,8 @@ use crate::error::Error;
 use crate::store::SessionRef;
 
 impl Kernel {
-    /// Appends a message of a person at the end of the session's path, while no run is active. The session may rest on it.
-    /// Returns false with the message if it was appended before.
+    /// Appends a message of a person at the end of the session's path, while no run is active. The message may remain
+    /// without an answer. Returns false with the message if it was appended before.
     pub async fn message_append(
         &self,
         caller: &Caller,
@@ -121,7 +121,7 @@ impl Kernel {
         })
     }
 
-    /// The time at which a message was written: as the program says, but not in the future.
+    /// The time at which a message was written: the program's time `at`, but now if there is none or it is in the future.
     fn written_at(&self, at: Option<Time>) -> Result<Time, Error> {
         let now = self.shared.clock.now();
         match at {

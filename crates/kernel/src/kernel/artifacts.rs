@@ -103,7 +103,8 @@ impl Kernel {
         {
             return Err(Error::Invalid(format!("{run} is a run of another session")));
         }
-        // Before a byte is read: the home of the session gets the whole content. A reader keeps it here meanwhile.
+        // Fails before the content is read if another server is the home of the session: the request is then sent there.
+        // The subscription prevents the session from moving during the upload.
         let _reader = match self.shared.options.homes {
             Some(_) => Some(self.shared.subscribe(session, SubscriptionMode::Observer).await?),
             None => None,

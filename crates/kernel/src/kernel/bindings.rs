@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::folders::check_folder_usable;
 use crate::store::{NativeClaim, SessionRef};
 
-/// An existing native session to adopt. If its folder or instructions differ from what the next run asks for, that run
+/// An existing native session to adopt. If its folder or instructions differ from those of the next run, that run
 /// opens another native session.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Adopted {

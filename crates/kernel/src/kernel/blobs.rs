@@ -22,11 +22,11 @@ const RELEASE_RETRY_MS: u64 = 1_000;
 /// How an attempt to remove bytes ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Removal {
-    /// They are removed, or an artifact uses them.
+    /// The bytes are removed, or an artifact uses them.
     Decided,
     /// Another task or another server stores or removes the same bytes.
     Claimed,
-    /// They must stay for now.
+    /// The bytes must stay for now.
     Postponed,
 }
 

@@ -48,7 +48,7 @@ impl Kernel {
         Ok(Rows { items, damaged: listed.damaged })
     }
 
-    /// The run of each session that is executed or waits. A session's latest run may be queued behind it.
+    /// Finds each session's run that executes or waits. The session's latest run may be queued behind it.
     async fn active_runs(&self, caller: &Caller) -> Result<HashMap<SessionId, Run>, Error> {
         let runs = self.shared.store.runs_live(&caller.owner, caller.org.as_deref()).await?;
         let active = runs.items.into_iter().filter(|run| run.state.status() != RunStatus::Queued);

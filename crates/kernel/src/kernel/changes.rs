@@ -19,8 +19,8 @@ const MAX_BYTES: usize = 4 << 20;
 const PROMPT_CHARS: usize = 200;
 
 impl Kernel {
-    /// Reads the changes of files at the end of the active path above depth `before`: at least `limit` turns with
-    /// changes, unless there are fewer or they are large.
+    /// Reads the changes of files on the active path, from depth `before` or the tip towards the root. Returns at least
+    /// `limit` turns with changes, unless there are fewer, the changes are large or the turns have many messages.
     pub async fn session_changes(
         &self,
         caller: &Caller,
@@ -54,7 +54,7 @@ impl Kernel {
     }
 }
 
-/// The changes found so far. Messages are read from the last to the first, and so are the collected changes.
+/// The changes found so far. Messages are read, and changes collected, from the last to the first.
 #[derive(Debug, Default)]
 struct Found {
     messages: usize,
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_without_a_recorded_change_leave_it_unknown() {
+    fn tool_calls_without_recorded_changes_leave_the_changes_unknown() {
         let prompt = || message(1, 1, Role::User, vec![Block::text("go")]);
         let call = message(1, 2, Role::Assistant, vec![Block::tool_use("t", "bash", json!({}))]);
         assert_eq!(read(&[prompt()]).state, ChangesState::None);

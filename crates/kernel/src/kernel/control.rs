@@ -177,7 +177,7 @@ impl ControlPlane for KernelPlane {
         let request = RunRequest::try_from(prompt.clone())?;
         self.check_audit()?;
         let created = Box::pin(self.kernel.run_create_anywhere(&self.caller, request)).await;
-        // The run names its session; a refused prompt only has the session that it was sent to.
+        // A created run names its session. A refused prompt is recorded with the session that it was sent to, if any.
         let sent_to = prompt.session.session_id.filter(|_| created.is_err());
         let sent_to = sent_to.iter().map(ToString::to_string).collect();
         let about = |run: &Run| vec![run.session.to_string(), run.id.to_string()];

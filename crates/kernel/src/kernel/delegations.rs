@@ -68,7 +68,7 @@ pub struct DelegationRequest {
     /// The state that the child run starts with.
     #[serde(skip)]
     pub state: Map<String, Value>,
-    /// The member of the parent's network that the child is.
+    /// The member of the parent's network whose work the child does.
     #[serde(skip)]
     pub member: Option<NetworkMember>,
 }
@@ -231,7 +231,8 @@ impl Kernel {
     }
 
     /// Checks a request, and finds the child that an earlier request under its name created, or builds a new one.
-    /// `authorized` are the operations that were decided for requests before: a decision is recorded once for all.
+    /// `authorized` holds the operations that were allowed for earlier requests of the same call: each is decided and
+    /// recorded once.
     async fn child_prepare(
         &self,
         (agent, caller): (&Caller, &Caller),
@@ -365,7 +366,7 @@ impl Kernel {
     }
 
     /// Builds the prompt for the child, with no more rights and limits than its parent has. The caller keeps the returned
-    /// share until the child is committed. A child elsewhere is checked by its home, which may have other adapters.
+    /// share until the child is committed. A child whose home is another kernel is checked there.
     async fn child_request(
         &self,
         caller: &Caller,
@@ -373,18 +374,18 @@ impl Kernel {
         request: &DelegationRequest,
         (child_run, is_elsewhere): (RunId, bool),
     ) -> Result<(RunRequest, ReservedShare), Error> {
-        let home = self.session_get(caller, &SessionRef::Id(parent.session)).await?;
-        let parent_agent = parent.agent_definition(&home).to_owned();
+        let parent_session = self.session_get(caller, &SessionRef::Id(parent.session)).await?;
+        let parent_agent = parent.agent_definition(&parent_session).to_owned();
         let parent_limits = self.agent_limits(caller, &parent_agent).await?;
         self.check_parent(parent, parent_limits, request).await?;
-        let bounds = self.bounds_of(caller, parent, &home).await?;
+        let bounds = self.bounds_of(caller, parent, &parent_session).await?;
         if bounds.sandbox == Some(SandboxProfile::ReadOnly) && request.run_mode == Mode::Act {
             return Err(Error::Forbidden(
                 "a run that may write nothing cannot let another act: delegate with the mode ask".into(),
             ));
         }
         let given = &request.session.new;
-        let new = child_session(parent, &home, &parent_agent, given);
+        let new = child_session(parent, &parent_session, &parent_agent, given);
         let (adapter, agent, own_cwd) = match request.session.id {
             Some(id) => {
                 let child = self.session_get(caller, &SessionRef::Id(id)).await?;
@@ -403,7 +404,7 @@ impl Kernel {
             Err(_) if is_elsewhere => false,
             Err(error) => return Err(error),
         };
-        // Only an adapter that keeps limits itself keeps those of an agent definition.
+        // Only an adapter that enforces limits itself enforces the limits of an agent definition.
         let own = match keeps_limits {
             true => self.agent_limits(caller, &agent).await?,
             false => AgentLimits::default(),
@@ -421,7 +422,7 @@ impl Kernel {
             mode: request.run_mode,
             options: RunOptions {
                 limits: share.limits,
-                // A child without a folder of its own works in that of its parent.
+                // A child without a folder of its own works in the folder of its parent.
                 cwd: request.options.cwd.clone().or_else(|| match own_cwd {
                     None => bounds.folders.iter().flatten().next().cloned(),
                     Some(_) => None,
@@ -477,7 +478,7 @@ impl Kernel {
         })
     }
 
-    /// True while the grant of everything that the permissions `legacy` give a run is in force.
+    /// True while the run's grant of everything, which the permissions `legacy` give, is in force.
     async fn is_granted_everything(&self, run: &Run) -> Result<bool, Error> {
         let grants = self.shared.grants_in_force(run.session, run.id).await?;
         Ok(grants.iter().any(|grant| {
@@ -546,18 +547,24 @@ impl Kernel {
     }
 }
 
-/// The session of a child, if it is new: where the delegation says nothing, as the session of its parent.
-fn child_session(parent: &Run, home: &Session, parent_agent: &str, given: &NewSession) -> NewSession {
-    let added = given.rules.iter().filter(|rule| !home.rules.contains(rule));
+/// The session of a new child. Settings that the delegation does not give are those of the parent.
+fn child_session(
+    parent: &Run,
+    parent_session: &Session,
+    parent_agent: &str,
+    given: &NewSession,
+) -> NewSession {
+    let cwd = given.cwd.as_ref().or(parent.options.cwd.as_ref()).or(parent_session.cwd.as_ref());
+    let added = given.rules.iter().filter(|rule| !parent_session.rules.contains(rule));
     NewSession {
         surface_kind: Some(given.surface_kind.clone().unwrap_or_else(|| DELEGATED_SURFACE_KIND.into())),
         adapter: Some(given.adapter.as_ref().unwrap_or(&parent.adapter).clone()),
-        cwd: given.cwd.clone().or_else(|| parent.options.cwd.clone()).or_else(|| home.cwd.clone()),
+        cwd: cwd.cloned(),
         agent_definition: given.agent_definition.clone().or_else(|| Some(parent_agent.to_owned())),
-        // Later runs of the child's session keep to the rules of the session that it was made in.
-        rules: home.rules.iter().chain(added).cloned().collect(),
-        // A child is executed where its parent is, also after its server has ended.
-        labels: merged_labels(&home.labels, &given.labels),
+        // Later runs of the child's session also obey the rules of the parent's session.
+        rules: parent_session.rules.iter().chain(added).cloned().collect(),
+        // Parent and child need the same labels, so that both find the same new home if their server ends.
+        labels: merged_labels(&parent_session.labels, &given.labels),
         ..given.clone()
     }
 }

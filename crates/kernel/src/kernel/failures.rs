@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A failure concerns its session alone: the server starts and serves the others. From the second failure in a row on,
-//! the session is not loaded again before a pause is over, which doubles each time. Work that nobody asks about is retried
-//! a few times by itself.
+//! the session is not loaded again before a pause is over, which doubles each time. Even if no caller asks for the
+//! session, it is loaded again a few times.
 
 use std::collections::BTreeMap;
 
@@ -164,7 +164,7 @@ impl Shared {
         if self.tasks.is_stopping() {
             return Error::ShuttingDown;
         }
-        // An actor that panics drops the command before it has recorded the failure, and leaves its slot after.
+        // An actor that panics drops the command first, then records the failure, and then leaves its slot.
         if self.is_live(session) || self.failures.contains(session) {
             return Error::session_panicked(session);
         }

@@ -27,7 +27,7 @@ impl Kernel {
         self.shared.call(session.id, |reply| Command::Feedback(message, owner, Box::new(new), reply)).await
     }
 
-    /// Lists the feedback on the messages of a session, of all its readers.
+    /// Lists the feedback of all readers on the messages of a session.
     pub async fn feedback_list(&self, caller: &Caller, by: &SessionRef) -> Result<Vec<Feedback>, Error> {
         let session = self.session_get(caller, by).await?;
         Ok(self.shared.store.feedback_list(session.id, None, MAX_LISTED).await?)

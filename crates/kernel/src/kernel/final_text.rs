@@ -36,7 +36,7 @@ impl Shared {
         Ok(found.and_then(|(placed, _)| placed.point))
     }
 
-    /// Reads the text of the agent from the run's last message up to its prompt.
+    /// Reads the text of the agent, from the run's last message back to its prompt.
     pub(crate) async fn final_text(&self, run: &Run) -> Result<String, Error> {
         if let Some(text) = self.images.final_text(run) {
             return Ok(text);

@@ -128,7 +128,7 @@ impl Kernel {
     pub async fn goal_type_list(&self, caller: &Caller) -> Result<Vec<GoalTypeRecord>, Error> {
         let own = self.shared.store.goal_types(&caller.owner).await?;
         let shared = self.shared.options.goal_types.iter().cloned().map(shared_record);
-        // A type that the configuration has taken since is hidden.
+        // Hides an owner's type if the configuration has a type of the same name by now.
         let is_free = |row: &GoalTypeRow| self.goal_type_shared(&row.goal_type.name).is_none();
         let mut all: Vec<_> = shared.chain(own.into_iter().filter(is_free).map(owned_record)).collect();
         all.sort_by(|a, b| a.goal_type.name.cmp(&b.goal_type.name));

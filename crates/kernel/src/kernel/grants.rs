@@ -28,7 +28,7 @@ impl Kernel {
     /// Lists the grants of a run and those of its session, oldest first.
     pub async fn run_grants(&self, caller: &Caller, run: RunId) -> Result<Vec<Grant>, Error> {
         let run = self.run_readable(caller, run).await?;
-        self.shared.with_parents(self.shared.store.grants(run.session, run.id).await?).await
+        self.shared.mark_ended_by_parent(self.shared.store.grants(run.session, run.id).await?).await
     }
 
     /// Lists the grants of the caller's sessions, newest first.
@@ -50,7 +50,7 @@ impl Kernel {
             let grants = self.shared.store.grant_page(&page).await?;
             let is_last = grants.len() < page.limit;
             page.before = grants.last().map(|last| (last.created_at, last.id));
-            let grants = self.shared.with_parents(grants).await?;
+            let grants = self.shared.mark_ended_by_parent(grants).await?;
             // The store does not know which grants depend on a revoked one.
             found.extend(grants.into_iter().filter(|grant| !query.in_force || grant.revoked_at.is_none()));
             if is_last || found.len() >= page.limit {
@@ -75,16 +75,16 @@ impl Kernel {
 
 impl Shared {
     /// True if every grant that `grant` depends on is in force. A deleted grant is not in force.
-    pub(crate) async fn rests_on_force(&self, grant: &Grant, now: Time) -> Result<bool, Error> {
+    pub(crate) async fn are_parents_in_force(&self, grant: &Grant, now: Time) -> Result<bool, Error> {
         Ok(self.broken_parent(grant, now).await?.is_none())
     }
 
-    /// The grants that hold for a run now: neither revoked nor expired, nor dependent on such a grant of a parent.
+    /// The grants that hold for a run now: neither they nor the grants that they depend on are revoked or expired.
     pub(crate) async fn grants_in_force(&self, session: SessionId, run: RunId) -> Result<Vec<Grant>, Error> {
         let now = self.clock.now();
         let mut all = vec![];
         for grant in self.store.grants(session, run).await? {
-            if grant.holds_at(now) && self.rests_on_force(&grant, now).await? {
+            if grant.holds_at(now) && self.are_parents_in_force(&grant, now).await? {
                 all.push(grant);
             }
         }
@@ -113,7 +113,7 @@ impl Shared {
     }
 
     /// Marks grants as revoked if a grant that they depend on is not in force any more.
-    async fn with_parents(&self, mut grants: Vec<Grant>) -> Result<Vec<Grant>, Error> {
+    async fn mark_ended_by_parent(&self, mut grants: Vec<Grant>) -> Result<Vec<Grant>, Error> {
         let now = self.clock.now();
         for grant in grants.iter_mut().filter(|grant| grant.revoked_at.is_none()) {
             if let Some((at, by)) = self.broken_parent(grant, now).await? {

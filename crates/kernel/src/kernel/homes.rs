@@ -4,13 +4,14 @@
 //! [`Error::Elsewhere`], and the edge sends it to the home; requests of agents are sent by the kernel (`reach.rs`). The
 //! kernel that leads also answers for all sessions together, and recovers those that have lost their home.
 //!
-//! A session that needs labels has its home only at a process that has them. If it loses its home, whichever process is asked
-//! for it next makes one with the labels its home, which then loads it; so does the kernel that leads if the session has
-//! unfinished work. While no process has the labels, the session waits without a home, and requests about it say so.
+//! A session that needs labels has its home only at a process that has them. If it loses its home, the next process that is
+//! asked for it chooses a process with the labels as the new home, which then loads it. The kernel that leads does the same
+//! if the session has unfinished work. While no process has the labels, the session waits without a home, and requests about
+//! it say so.
 //!
-//! A process of an earlier version goes on with the sessions whose home it is, and becomes the home of new ones only: a
-//! later version may have written records that it does not understand. The store refuses it every other session, and a
-//! session without a home gets one at a process of the latest version.
+//! A process of an earlier version keeps the sessions whose home it is, and becomes the home of new ones only: a
+//! later version may have written records that it does not understand. The store lets it take no other session, and
+//! a session without a home gets one at a process of the latest version.
 //!
 //! Invariants: a session with an actor or a reader here has its home here; a session is loaded only where its labels are.
 
@@ -210,9 +211,9 @@ impl Shared {
         }
     }
 
-    /// Makes another process the home of a session that this one may not load, and fails then: it does not have the labels,
-    /// it drains and the other one can execute the session, or the session has no home and the other one is of a later
-    /// version.
+    /// Fails if this process may not load a session, and makes another process its home. This process may not load the
+    /// session if it lacks one of the labels, if it drains and another process can execute the session, or if the session
+    /// has no home and another process is of a later version.
     pub(super) async fn check_may_load(&self, session: SessionId) -> Result<(), Error> {
         if self.options.homes.is_none() {
             return Ok(());
@@ -222,7 +223,7 @@ impl Shared {
         {
             return Err(Error::Elsewhere { node });
         }
-        // A session that does not exist is reported by whoever loads it.
+        // The load reports a session that does not exist.
         let Some(session) = self.store.session_find("", &SessionRef::Id(session)).await? else {
             return Ok(());
         };
@@ -238,17 +239,17 @@ impl Shared {
         if self.store.home_assign(session.id, node).await? {
             return Err(Error::Elsewhere { node });
         }
-        // Another process has made a process its home meanwhile, or that process was its home before.
+        // The session could not be assigned: a process may have become its home meanwhile.
         match self.store.home_find(session.id).await?.filter(|home| *home != self.node) {
             Some(node) => Err(Error::Elsewhere { node }),
             None => Err(Error::Unavailable("the session changes its home at this moment; try again".into())),
         }
     }
 
-    /// Makes another process the home of a session that is not in memory, and fails then, if this one is far busier. A session
-    /// stays that is read here, has work to do, or has something on the machine: a folder, the memory of an agent, or bytes of
-    /// artifacts. It also stays if the request cannot be sent to another process, or names an adapter or a folder that only
-    /// this one may have.
+    /// If this process is far busier than another one, makes the other one the home of a session that is not in memory, and
+    /// fails. The session stays if it is read here, has work to do, or depends on this machine: by a folder, an agent's native
+    /// session or bytes of artifacts. It also stays if the request cannot be sent to another process, or names an adapter or
+    /// a folder that only this one may have.
     pub(super) async fn check_balance(&self, session: &Session, request: &RunRequest) -> Result<(), Error> {
         let can_move = self.options.homes.is_some() && PLACEABLE.try_with(|()| ()).is_ok();
         let has_folder = session.cwd.is_some() || request.options.cwd.is_some();
@@ -269,7 +270,7 @@ impl Shared {
         session.labels.iter().all(|label| self.options.labels.contains(label))
     }
 
-    /// Fails if a new session belongs to another process, or no process has its labels.
+    /// Fails if a new session is to be created by another process, or if no process has its labels.
     pub(super) fn check_placement(&self, session: &Session) -> Result<(), Error> {
         let has_labels = self.has_labels(session);
         if self.options.homes.is_none() {
@@ -283,7 +284,7 @@ impl Shared {
         }
         let (wish, servers) = (Wish::of(session), self.candidates());
         let placed = place(wish, self.node, &servers);
-        // A server without the adapter refuses the session itself.
+        // If no server has the adapter, a server with the labels is chosen, and that server refuses the session.
         match placed.or_else(|| place_again(wish, self.node, &servers)) {
             Some(node) if node != self.node => Err(Error::Elsewhere { node }),
             _ if has_labels => Ok(()),
@@ -291,7 +292,7 @@ impl Shared {
         }
     }
 
-    /// The error of a process on its own that does not have the labels of a session.
+    /// The error if this process shares its store with no other and does not have the labels of a session.
     fn lacks_labels_alone(&self, session: &Session) -> Error {
         let offer = Offer { labels: self.options.labels.clone(), ..Offer::default() };
         let name = "this server".into();

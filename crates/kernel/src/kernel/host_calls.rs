@@ -1,14 +1,14 @@
 //! Calls of tools that a host runs.
 //!
 //! ```text
-//! agent ──call_host──▶ pending call of the host whose run it is ──host_calls──▶ host ──host_call_answer──▶ agent
+//! agent ──call_host──▶ pending call of the run's host ──host_calls──▶ host ──host_call_answer──▶ agent
 //! ```
 //!
 //! A host is a client that identifies itself with a secret of its own when it creates runs. A call goes to the host
 //! of the calling run; a delegated run has the host of its parent. Everything here is in memory: a call ends with its
 //! attempt, and so with this process.
 //!
-//! Of kernels that share a store, a host asks the one that leads. The others hand it the calls of their agents.
+//! If kernels share a store, hosts ask the kernel that leads, and the other kernels send it the calls of their agents.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -24,7 +24,7 @@ use super::{Caller, Kernel, Shared};
 use crate::clock::Moment;
 use crate::error::Error;
 
-/// The number of runs whose host is known. The oldest are dropped.
+/// Maximum number of runs whose host is remembered. The oldest are dropped.
 const MAX_RUNS: usize = 16_384;
 /// A host that has not asked for calls for this time is gone.
 const HOST_TIMEOUT_MS: u64 = 10_000;
@@ -73,7 +73,7 @@ struct Host {
     calls: BTreeMap<u64, PendingCall>,
     /// The number of requests that wait for calls.
     waiting: usize,
-    /// When the last such request ended, or when the host was registered.
+    /// When the last such request ended. Before the first one, when this entry was made.
     seen_at: Moment,
 }
 
@@ -224,8 +224,8 @@ impl Shared {
         match peers.ask(leader, request).await {
             Ok(HomeAnswer::HostResult(result)) => Ok(result),
             Err(AskError::Refused(refusal)) => Err(Error::from(refusal).into()),
-            // The host does not answer there, or has lost its connection to the leader with us. It may have begun: the call is
-            // not repeated.
+            // The host no longer asks the leader, or the leader was not reached or has not answered. The host may have begun the
+            // call, so it is not repeated.
             Ok(_) | Err(AskError::NotReached(_) | AskError::NotAnswered(_)) => Err(HostCallError::HostGone),
         }
     }

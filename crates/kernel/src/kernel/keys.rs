@@ -38,10 +38,10 @@ pub struct NewKey {
     pub org: Option<String>,
     /// Role of the key's holder.
     pub role: AccessRole,
-    /// When the key expires; if not given, with the key that makes it, or never. Not later than the key that makes it.
+    /// When the key expires; not later than the key that makes it. If not given, the key expires with that key, or never.
     pub expires_at: Option<Time>,
-    /// Folders in which agents of the key's holder may work. If not given: any for the owner of this process, none for
-    /// others but those that are configured for an adapter.
+    /// Folders in which agents of the key's holder may work. If not given: any folder for the owner of this process, and
+    /// for other owners only the folders that are configured for an adapter.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub folders: Option<Vec<String>>,
     /// Adapters that the key's holder may use; those of the caller if not given.
@@ -204,10 +204,10 @@ impl Kernel {
         Ok(self.shared.store.owner_org(&caller.owner).await?)
     }
 
-    /// Claims the owner of a new key for the key's org, unless it belongs to one.
+    /// Claims the owner of a new key for the key's org, unless the owner already belongs to an org.
     ///
-    /// Refuses an org's admin that makes a key for another org, or for an owner that another org has made, or that also
-    /// has sessions or keys outside the org: the key would give access to those too.
+    /// Refuses an org's admin that makes a key for another org, for an owner that belongs to another org, or for an owner
+    /// that also has sessions or keys outside the org: the key would give access to those too.
     async fn claim_key_owner(&self, caller: &Caller, owner: &str, org: Option<&str>) -> Result<(), Error> {
         let (store, now) = (&self.shared.store, self.shared.clock.now());
         let Some(own) = caller.org.as_deref() else {
@@ -220,8 +220,7 @@ impl Kernel {
         if owner == caller.owner {
             return Ok(());
         }
-        let is_host = self.shared.options.owner.as_deref() == Some(owner);
-        if !is_host
+        if !self.is_own_owner(owner)
             && !store.owner_outside_org(owner, own).await?
             && store.owner_claim(owner, Some(own), now).await?
         {
@@ -267,8 +266,7 @@ impl Kernel {
         Ok(valid.map(|key| {
             let lists = key.lists().map(Box::new);
             let ApiKey { id, owner, org, role, folders, .. } = Arc::unwrap_or_clone(key);
-            let is_host = self.shared.options.owner.as_deref() == Some(owner.as_str());
-            let folders = folders.or_else(|| (!is_host).then(Vec::new));
+            let folders = folders.or_else(|| (!self.is_own_owner(&owner)).then(Vec::new));
             Caller { owner, org, role, key: Some(id), agent: None, folders, lists, token_ends: None }
         }))
     }

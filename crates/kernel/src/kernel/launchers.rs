@@ -219,7 +219,7 @@ impl Kernel {
         check(&template, &variables(&record.variables)).map_err(|bad| invalid(&bad))?;
         let body = serde_json::to_value(&record).unwrap_or_default();
         let put = EdgeRecord { kind: KIND, scope: scope(caller), id: record.agent_id.clone(), body };
-        // Drops the cached names before the write, so that they are read again whatever its outcome is.
+        // Drops the cached names before the write, so that they are read again even if its outcome is unknown.
         cache.forget(&put.scope);
         match self.shared.store.edge_write(&EdgeChange::Put(put)).await {
             // The outcome is unknown: look it up.

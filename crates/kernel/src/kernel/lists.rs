@@ -1,4 +1,4 @@
-//! The lists of API keys, applied: which adapters, models and tools runs may use, and their cost per day.
+//! Applies the lists of API keys: which adapters, models and tools runs may use, and their cost per day.
 //!
 //! A key with lists or folders changes only sessions and runs whose adapter, model and folder it allows. It reads the others
 //! of its owner. The check is part of `session_for_change` and `run_for_change`, with which every change begins.
@@ -9,7 +9,8 @@ use super::{Caller, Shared};
 use crate::error::Error;
 
 impl Shared {
-    /// Refuses a run with these complete options that the lists do not allow, or whose adapter cannot keep to them.
+    /// Refuses a run whose options the lists do not allow, or whose adapter cannot enforce the lists. `options` includes the
+    /// defaults of the session.
     pub(crate) fn check_lists(
         &self,
         lists: Option<&KeyLists>,

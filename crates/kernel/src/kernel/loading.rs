@@ -45,7 +45,7 @@ impl Shared {
         let made = contain_call(|| Actor::new(self.clone(), fence, feed.clone(), loaded, true, channel));
         let mut actor = match made {
             Ok(actor) => Box::new(actor),
-            // The commands that wait were dropped with their channel: `unanswered` answers them.
+            // The waiting commands were dropped with their channel: `Shared::unanswered` builds the error for their callers.
             Err(panic) => {
                 let error = self.session_panicked(session, &panic);
                 self.images.remove(session);

@@ -5,7 +5,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use mainspring_core::{AuthMethod, Failure, Run, RunChange, RunId, SessionId, Time};
+use mainspring_core::{AuthMethod, FailureCode, Run, RunChange, RunId, SessionId, Time};
 use parking_lot::Mutex;
 
 use super::{Caller, Kernel};
@@ -66,7 +66,7 @@ impl Logins {
 
 /// True when the run failed because its agent requires a login.
 fn needs_login(run: &Run) -> bool {
-    run.state.error().is_some_and(|error| error.code == Failure::AUTHENTICATION)
+    run.state.error().is_some_and(|error| error.code == FailureCode::Authentication)
 }
 
 impl Kernel {
@@ -89,7 +89,7 @@ impl Kernel {
         for (session, run) in self.shared.logins.succeeded(adapter, self.shared.clock.now()) {
             let retry = |reply| Command::Retry(run, Box::<Retry>::default(), reply);
             if let Err(error) = self.shared.call(session, retry).await {
-                // The session has gone on with another run, or a caller was faster.
+                // The session has a later run by now, or a caller has already retried this one.
                 tracing::info!(%error, %run, "a run does not go on after the login");
             }
         }

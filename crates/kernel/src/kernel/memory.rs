@@ -9,7 +9,7 @@ use crate::actor::Command;
 use crate::error::Error;
 
 impl Kernel {
-    /// Lists candidates that were not decided yet, oldest first, after a candidate.
+    /// Lists candidates that were not decided yet, oldest first. `after` pages past that candidate.
     pub async fn memory_candidates(
         &self,
         after: Option<(Time, ArtifactId)>,

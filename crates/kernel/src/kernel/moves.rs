@@ -12,7 +12,7 @@
 //!
 //! The actor of a session hands it over between two inputs, so no commit is in flight and all streamed text is stored. One
 //! statement names the new home and voids the lease of this kernel. Later commands are refused with [`Error::Elsewhere`], and
-//! readers get everything that was published, then the same error: both go on at the new home. If the statement fails, the
+//! readers get everything that was published, then the same error: both continue at the new home. If the statement fails, the
 //! session stays.
 //!
 //! A session that no other kernel can execute stays, and its runs are executed until the process stops.
@@ -35,7 +35,7 @@ use crate::store::{ArtifactPage, Loaded};
 const RETRY_MS: u64 = 500;
 /// Time within which a process must answer to get a session of a busy process.
 const ANSWER_MS: u64 = 1_000;
-/// Time after which a process has reported the sessions that it got and still has in memory.
+/// Time after which the reported load of a process includes the sessions that it got.
 const REPORTED_MS: u64 = 5_000;
 
 /// The moves of sessions to other processes.
@@ -70,8 +70,8 @@ impl Kernel {
         self.shared.is_draining()
     }
 
-    /// Hands the sessions of this process over to others from now on, each as soon as nothing acts for it. Returns once this
-    /// was tried for every session. Does nothing for a process that has its store for itself.
+    /// Hands the sessions of this process over to others from now on, each as soon as no run acts for it. Returns once this
+    /// was tried for every session. Does nothing if no other process shares the store.
     pub async fn hand_over(&self) {
         if self.shared.options.homes.is_none() || self.shared.moves.is_draining.swap(true, Ordering::AcqRel) {
             return;
@@ -177,8 +177,8 @@ impl Shared {
     }
 
     /// Makes another process the home of a session that is not in memory, has no unfinished runs and has no data on
-    /// this machine, if the other process answers. Ends readers that have come meanwhile. Continues if the caller is
-    /// dropped.
+    /// this machine, if the other process answers. Ends readers that have come meanwhile. Runs to its end even if the caller
+    /// drops the future.
     pub(super) async fn hand_over_idle(&self, session: SessionId) -> Result<Option<NodeId>, Error> {
         let shared = self.me.upgrade().ok_or(Error::ShuttingDown)?;
         let moving = self.tasks.spawn(async move {
@@ -214,8 +214,8 @@ impl Shared {
         Ok(!found.items.is_empty() || !found.damaged.is_empty())
     }
 
-    /// True if a process answers soon. A process that has just ended is still listed: with it as their home, sessions
-    /// would not be reachable.
+    /// True if a process answers within [`ANSWER_MS`]. A process that has just ended is still listed, and sessions that
+    /// are moved to it would be unreachable.
     async fn answers(&self, node: Option<NodeId>) -> bool {
         let Some(node) = node else { return false };
         let Some(peers) = self.peers() else { return true };

@@ -77,7 +77,8 @@ pub struct Options {
     pub execute: bool,
     /// Set for a kernel that shares its store with others, each of which is the home of some sessions.
     pub homes: Option<Homes>,
-    /// The pools whose permits are a block of those of a cluster: there are none until [`Kernel::permits_resize`] is called.
+    /// The pools whose permits are this server's block of the permits of a cluster: none until [`Kernel::permits_resize`] is
+    /// called.
     ///
     /// [`Kernel::permits_resize`]: super::Kernel::permits_resize
     pub shared_permits: Vec<PermitPool>,

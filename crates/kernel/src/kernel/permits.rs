@@ -1,4 +1,4 @@
-//! The permits of this process that are a block of those of a cluster.
+//! This process's block of the permits that the servers of a cluster share.
 
 use mainspring_core::permits::{Demand, PermitPool};
 
@@ -11,7 +11,7 @@ impl Kernel {
         [options.max_workers, options.max_in_process_runs.unwrap_or_default()]
     }
 
-    /// Returns what this process needs of a pool, and the permits that it has. A process that stops needs nothing.
+    /// Returns how many permits of a pool this process needs, and how many it has. A process that stops needs none.
     pub fn permit_demand(&self, pool: PermitPool) -> (Demand, usize) {
         let scheduler = &self.shared.scheduler;
         let demand = match self.shared.tasks.is_stopping() {
@@ -24,7 +24,7 @@ impl Kernel {
         (demand, scheduler.size(pool))
     }
 
-    /// Changes the number of permits of a pool. Permits beyond it that are in use end with their runs.
+    /// Changes the number of permits of a pool. If more are in use, the excess is removed as their runs end.
     pub fn permits_resize(&self, pool: PermitPool, permits: usize) {
         self.shared.scheduler.resize(pool, permits.min(self.permit_caps()[pool as usize]));
     }

@@ -27,7 +27,8 @@ pub use import::Import;
 
 /// Format name in the first line.
 const FORMAT: &str = "mainspring.session";
-/// Version of the file of a session without state. In files of earlier programs it has the state at the tip.
+/// Version of the file of a session without state. A file of this version that an earlier program wrote may hold the state
+/// at the tip.
 const VERSION_TIP: u32 = 1;
 /// Version of the file of a session with state, on all branches and with its history.
 const VERSION: u32 = 2;
@@ -89,7 +90,7 @@ struct StateLine {
     value: Option<Value>,
     #[serde(rename = "updatedAtMs")]
     updated_at: Time,
-    /// The message at whose point the entry is; absent for before the first message.
+    /// The message at whose point the entry is; absent if the entry is before the first message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     message_id: Option<MessageId>,
     /// The messages that follow on the same line do not see the entry.

@@ -31,7 +31,8 @@ use crate::actor::{Command, Instant};
 use crate::error::Error;
 use crate::store::{DelegationsOf, SessionRef};
 
-/// For how long a request is repeated. The sessions of a killed server have another home before, unless its lease is longer.
+/// For how long a request is repeated. The sessions of a killed server have another home by then, unless leases were
+/// configured to last longer.
 const REPEAT_MS: u64 = 30_000;
 /// The pause before a request is repeated.
 const PAUSE_MS: u64 = 250;
@@ -61,7 +62,7 @@ pub enum HomeRequest {
     /// Names the hosts of runs whose sessions are going to move to the kernel: the runs that the hosts created, and the
     /// secret names of the hosts.
     Hosts(Vec<(RunId, String)>),
-    /// Gives a call of an agent to a host, which asks the kernel that leads.
+    /// Gives a call of an agent to a host. Sent to the kernel that leads, because hosts ask that kernel for their calls.
     HostCall {
         /// The secret name of the host.
         host: String,
@@ -148,14 +149,14 @@ impl From<HomeRefusal> for Error {
 
 const UNAVAILABLE: &str = "unavailable";
 
-/// Why a request to another kernel has no answer that counts.
+/// Why a request to another kernel failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AskError {
     /// The home has refused the request.
     Refused(HomeRefusal),
-    /// The home was not reached: it has not got the request.
+    /// The home was not reached and has not received the request.
     NotReached(String),
-    /// The home may have got the request, and has not answered.
+    /// The home may have received the request, and has not answered.
     NotAnswered(String),
 }
 
@@ -233,7 +234,7 @@ impl Kernel {
         caller: &Caller,
         request: RunRequest,
     ) -> Result<Accepted, Error> {
-        // The home does not get to know that an agent calls.
+        // Checked here, because the home is not told that the caller is an agent.
         caller.check_writes()?;
         match self.target_elsewhere(caller, &request.session).await? {
             Some(_) => self.run_create_elsewhere(caller, request).await,
@@ -245,7 +246,7 @@ impl Kernel {
         }
     }
 
-    /// Has the home of an existing session accept a prompt.
+    /// Sends a prompt for an existing session to the session's home, which accepts it.
     async fn run_create_elsewhere(&self, caller: &Caller, request: RunRequest) -> Result<Accepted, Error> {
         let Some(session) = self.session_resolve(caller, &request.session).await? else {
             return self.run_create(caller, request).await;
@@ -301,7 +302,7 @@ impl Kernel {
         Ok(self.session_home(session.id).await?.map(|_| session.id))
     }
 
-    /// Has a run accepted by the home of `session`, which may be this kernel by now.
+    /// Sends a run to the home of `session`, which accepts it. The home may be this kernel by now.
     async fn run_relay(&self, session: SessionId, relayed: RelayedRun) -> Result<Accepted, Error> {
         let request = HomeRequest::RunAccept(Box::new(relayed.clone()));
         match self.ask_home(session, &request, Repeat::UntilAnswered).await? {
@@ -391,7 +392,8 @@ impl Kernel {
         Ok(loaded.and_then(|loaded| Instant::of(loaded).active))
     }
 
-    /// Sends a request to the home of `session` until it is answered; `None` if this kernel is the home, or none is.
+    /// Sends a request to the home of `session` until it is answered; `None` if this kernel is the home, or the session has
+    /// no home.
     async fn ask_home(
         &self,
         session: SessionId,

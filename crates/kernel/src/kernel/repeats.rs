@@ -1,7 +1,7 @@
-//! Requests that clients repeat without a name of their own: each gets a name here, and its repetitions get the same one.
+//! Names for requests that clients may repeat without an idempotency key: a repetition gets the name of the first request.
 //!
 //! The name is the idempotency key under which the request is carried out, so that it is carried out once. Names are
-//! durable before the request is carried out; [`mainspring_core::repeat`] decides which arrivals have the same one.
+//! durable before the request is carried out; [`mainspring_core::repeat`] decides which requests share a name.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ mod entries;
 /// The kind of the stored records.
 const KIND: &str = "repeat";
 
-/// The state that edges of other APIs share.
+/// State that the edges for other systems' APIs share.
 #[derive(Debug, Default)]
 pub(crate) struct EdgeState {
     /// The requests that may be repeated, once they were read.

@@ -1,4 +1,5 @@
-//! Waiting for a run. The home of its session has its events; another kernel reads its state whenever somebody has written.
+//! Waiting for a run. The home of the run's session follows its events; any other kernel reads the state of the run
+//! whenever other processes may have written to the store.
 
 use std::time::Duration;
 
@@ -8,13 +9,13 @@ use super::{Caller, Kernel};
 use crate::error::Error;
 use crate::feed::{Item, Subscription, SubscriptionMode};
 
-/// Time between two reads of a run of another home, however much is written.
+/// Shortest time between two reads of a run whose home is another kernel.
 const READ_PAUSE: Duration = Duration::from_millis(50);
 
 /// The condition that a caller waits for.
 #[derive(Clone, Copy)]
 enum Until {
-    /// The run goes on only after an answer or a retry.
+    /// The run continues only after an answer or a retry.
     Paused,
     /// The run has ended.
     Ended,
@@ -112,8 +113,8 @@ impl Kernel {
         Ok(Some(reader.resume(from).events_only()))
     }
 
-    /// Waits until the run meets the condition. `events` begin before the call, so no event is missed between the first
-    /// read and the subscription.
+    /// Waits until the run meets the condition. `events` was subscribed before the first read here, so no event is missed
+    /// in between.
     async fn run_reaches(
         &self,
         caller: &Caller,
@@ -139,13 +140,13 @@ impl Kernel {
         }
     }
 
-    /// Waits until a run of another home meets the condition. Its home may change meanwhile: the store has its state. Returns
-    /// the run as it is if this process stops before.
+    /// Waits until a run whose home is another kernel meets the condition. Reads the state from the store, so the home may
+    /// change meanwhile. If this process stops before, returns the run as it is.
     async fn run_reaches_elsewhere(&self, caller: &Caller, run: RunId, until: Until) -> Result<Run, Error> {
         loop {
             let written = self.shared.elsewhere.written();
             tokio::pin!(written);
-            // From here on nothing is missed.
+            // Registers for notifications before the read, so that no write is missed.
             written.as_mut().enable();
             let now = self.run_readable(caller, run).await?;
             if until.is_met(&now) {

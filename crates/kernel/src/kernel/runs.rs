@@ -43,7 +43,7 @@ impl Kernel {
         }
         let accepted = match outcome {
             Ok(accepted) => accepted,
-            // The home of the session must know the host.
+            // Not answered here: the home of the session has to register the host.
             Err(error @ Error::Elsewhere { .. }) if request.host.is_some() => return Err(error),
             // A request that was accepted before gets the same answer, even if it would be refused now.
             Err(error) => {
@@ -145,8 +145,8 @@ impl Kernel {
         }
     }
 
-    /// The session of a prompt, and whether it is new. If there is none, starts an actor for a new session, which its first
-    /// run creates.
+    /// Finds the session of a prompt. If there is none, starts the actor of a new session, which is stored together with its
+    /// first run. Returns true with the session if it is new.
     async fn session_for(&self, caller: &Caller, request: &RunRequest) -> Result<(SessionId, bool), Error> {
         if let Some(found) = self.session_resolve(caller, &request.session).await? {
             caller.check_changes(&found)?;
@@ -301,7 +301,7 @@ impl Kernel {
     /// event.
     pub async fn run_cancel(&self, caller: &Caller, run: RunId) -> Result<CancelOutcome, Error> {
         if caller.agent.is_some() {
-            // No edge can send the request of an agent to another kernel.
+            // No edge forwards an agent's request to the home of the session, so this kernel does.
             return Box::pin(self.run_cancel_anywhere(caller, run)).await;
         }
         let session = self.run_cancel_authorize(caller, run).await?;

@@ -1,4 +1,4 @@
-//! The agent of a session: what its next run would use, its tools, and changing all of it at once.
+//! The agent of a session: its definition, model, instructions, options and tools for the next run.
 //!
 //! A run keeps the agent that it was accepted with. So a change of definition, model, instructions, options or tools
 //! holds for the runs that are accepted afterwards, and is possible at any time. Only [`Kernel::session_agent_set`]
@@ -171,7 +171,7 @@ impl Kernel {
         check().map_err(|error| naming(key, error))
     }
 
-    /// Checks the messages of a path: a history that may rest, whose attachments are the caller's.
+    /// Checks the messages of a new path: a prompt can follow them, and their attachments are the caller's.
     async fn check_given(
         &self,
         caller: &Caller,
@@ -196,7 +196,7 @@ impl Kernel {
         Ok(checked)
     }
 
-    /// Adds a tool that the caller executes, or replaces the one of its name. It holds for runs accepted from now on.
+    /// Adds a tool that the caller executes, or replaces the tool of the same name. Applies to runs accepted from now on.
     pub async fn session_tool_put(
         &self,
         caller: &Caller,
@@ -259,7 +259,7 @@ impl Kernel {
         }
     }
 
-    /// Finds the definition that runs of `owner` under this name follow, and whether it is shared.
+    /// Finds the definition that `name` stands for in runs of `owner`. Returns true with it if it is shared.
     pub(super) async fn definition_for(
         &self,
         owner: &str,

@@ -62,8 +62,8 @@ impl Kernel {
         }
     }
 
-    /// The runs of a session that have not ended, and the number of its latest run, 0 if it has none. Without damaged
-    /// runs; then the number is not known.
+    /// The runs of a session that have not ended, and the number of its latest run, 0 if it has none. If a run is damaged,
+    /// it is left out and the number is unknown.
     async fn unfinished_runs(&self, session: &Session) -> Result<(Vec<Arc<Run>>, Option<u32>), Error> {
         if let Some((unfinished, latest_no)) = self.shared.images.unfinished(session.id) {
             return Ok((unfinished, Some(latest_no)));

@@ -449,8 +449,8 @@ pub(super) fn scope_of(caller: &Caller, scope: Scope) -> Result<Vec<SessionsOf>,
     })
 }
 
-/// Merges two pages of sessions, each by latest activity. Rows that cannot be read are named after the sessions, since
-/// their place among them is not known.
+/// Merges two pages of sessions, each by latest activity. Damaged rows come after all sessions, since their places among
+/// the sessions are not known.
 fn merged(
     one: Rows<(Session, Option<Run>)>,
     other: Rows<(Session, Option<Run>)>,

@@ -1,4 +1,4 @@
-//! Session slots: which sessions are in memory, and which are read.
+//! Session slots: which sessions are in memory, and which have readers.
 //!
 //! A session has a slot while it has an actor or a reader. Subscribing, unsubscribing and unloading happen under one
 //! lock, so that no reader subscribes to a session being unloaded, and a reader's feed is always the one its actor writes.
@@ -29,7 +29,7 @@ pub(super) struct SessionSlot {
 }
 
 impl Shared {
-    /// Finds a session by a name of `owner` or by its id: in memory, or else in the store.
+    /// Finds a session by its id or by a name that `owner` has given it: in memory, or else in the store.
     pub(super) async fn session_find(
         &self,
         owner: &str,
@@ -82,7 +82,7 @@ impl Shared {
     /// Ends the readers of a session that is not in memory and has moved to the process `to`.
     pub(super) fn end_readers(&self, session: SessionId, to: NodeId) {
         let mut slots = self.slots.lock();
-        // An actor that was started meanwhile cannot load the session, and ends them itself.
+        // An actor that was started meanwhile cannot load the session, and ends the readers itself.
         if slots.get(&session).is_some_and(|slot| slot.actor.is_none())
             && let Some(slot) = slots.remove(&session)
         {
@@ -101,7 +101,7 @@ impl Shared {
         })
     }
 
-    /// Wakes all readers, to check more than their feeds.
+    /// Wakes all readers because of a change that is not in their feeds.
     pub(super) fn wake_readers(&self) {
         self.slots.lock().values().for_each(|slot| slot.feed.wake_readers());
     }
@@ -135,7 +135,7 @@ impl Shared {
     /// Unloads the session if it is in memory and idle.
     pub(super) fn unload_idle(&self, session: SessionId) {
         if let Some(actor) = self.actor(session) {
-            // Nobody waits for the answer.
+            // The reply is not needed.
             let _ = actor.send(Command::Close(oneshot::channel().0).into());
         }
     }
@@ -230,21 +230,22 @@ impl Shared {
         }
     }
 
-    /// Unloads an idle session if `may` returns true under the lock, after calling `leaving`. Readers keep their feed.
+    /// Unloads an idle session if `is_allowed` returns true. Both functions are called under the lock, `before_unload` only
+    /// if the session is then unloaded. Readers keep their feed.
     pub(crate) fn unload(
         &self,
         feed: &Feed,
         actor: &Sender,
-        may: impl FnOnce() -> bool,
-        leaving: impl FnOnce(),
+        is_allowed: impl FnOnce() -> bool,
+        before_unload: impl FnOnce(),
     ) -> bool {
         let mut slots = self.slots.lock();
         let session = feed.session();
         let Some(slot) = slots.get_mut(&session).filter(|slot| slot.is_of(actor)) else { return false };
-        if !may() {
+        if !is_allowed() {
             return false;
         }
-        leaving();
+        before_unload();
         feed.detach_actor();
         slot.actor = None;
         if !feed.has_readers() {
@@ -265,7 +266,7 @@ impl Shared {
         }
         let subscription = self.add_subscription(session, mode)?;
         if self.options.homes.is_some() && mode == SubscriptionMode::Observer {
-            // The session may have moved before its mover could see this reader.
+            // The session may have moved before this reader was added, so the move has not ended it.
             Box::pin(self.check_home(session)).await?;
         }
         match subscription.feed().loaded().await {
@@ -317,7 +318,7 @@ impl Shared {
         }
     }
 
-    /// Removes a reader, and its slot if that is unused now.
+    /// Removes a reader, and the slot of its session if the slot is unused now.
     pub(crate) fn unsubscribe(&self, feed: &Arc<Feed>, mode: SubscriptionMode) {
         let mut slots = self.slots.lock();
         feed.remove_reader(mode);
@@ -329,7 +330,7 @@ impl Shared {
         }
     }
 
-    /// Changes whether a reader keeps the session in memory, loading the session if it does now.
+    /// Changes whether a reader keeps the session in memory. Loads the session for a new controller.
     pub(crate) fn change_mode(&self, feed: &Arc<Feed>, before: SubscriptionMode, now: SubscriptionMode) {
         let mut slots = self.slots.lock();
         feed.add_reader(now);

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checksum_differs_by_agent_and_within_a_second_and_waits_for_results() {
+    fn a_checksum_depends_on_the_agent_and_the_millisecond_and_needs_all_results() {
         let output = Message {
             id: MessageId::from_random([4; 16]),
             session: SessionId::from_random([5; 16]),

@@ -123,7 +123,7 @@ impl Kernel {
         Ok(subscription.resume(from))
     }
 
-    /// Reads the status of the caller's sessions that are in memory, and every change of it from now on.
+    /// Reads the status of each of the caller's sessions on the board, and its changes from now on.
     pub fn live_feed(&self, caller: &Caller) -> LiveFeed {
         self.shared.board.subscribe(&caller.owner, StoreWatch::new(&self.shared.store_health))
     }

@@ -28,9 +28,9 @@ pub struct Transcript {
     pub active: Option<Run>,
     /// The queued runs.
     pub queued: Vec<Run>,
-    /// The place of the last message of the path, which includes those that the active run has written so far.
+    /// The place of the path's last message. The path includes the messages that the active run has written so far.
     pub head: Option<Point>,
-    /// The number of messages at the start of the path that the reader has of an earlier transcript.
+    /// The number of messages at the start of the path that the reader has from an earlier transcript.
     pub kept: usize,
     /// The messages of the path after the kept ones, up to `head`.
     pub new: Vec<Arc<Message>>,
@@ -57,14 +57,14 @@ impl fmt::Debug for TranscriptWatch {
     }
 }
 
-/// The path that a reader has of an earlier transcript.
+/// The path that a reader has from an earlier transcript.
 #[derive(Clone, Copy)]
 pub struct KnownPath<'a> {
     /// The place of its last message.
     pub head: Option<Point>,
     /// The number of its messages.
     pub count: usize,
-    /// Returns the id of the message with a number, from 0.
+    /// Returns the id of the message at an index of the path.
     pub id: &'a (dyn Fn(usize) -> Option<MessageId> + Sync),
 }
 
@@ -101,7 +101,8 @@ impl Kernel {
     }
 }
 
-/// Reads the path to `head`, root first, except for the messages that `known` has. Returns the number of those.
+/// Reads the path to `head`, root first. Returns the number of messages that are in `known`, and the messages after
+/// them.
 async fn read_path(
     store: &dyn Store,
     head: Option<Point>,

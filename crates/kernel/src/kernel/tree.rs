@@ -66,7 +66,7 @@ impl Kernel {
     }
 
     /// Makes a session that continues from a message of another one, which the caller may read. The fork is private and
-    /// the caller's own. No message is copied, and neither session sees what is written in the other afterwards.
+    /// the caller's own. No message is copied, and neither session sees later messages of the other.
     ///
     /// Returns false with the fork if the same request under the same idempotency key has made it before.
     pub async fn session_fork(

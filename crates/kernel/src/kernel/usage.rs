@@ -18,7 +18,7 @@ const MAX_GROUPS: usize = 20_000;
 const DAY_MS: i64 = 24 * 60 * 60 * 1_000;
 /// The span of a report that names none.
 const DEFAULT_DAYS: i64 = 30;
-/// The farthest that a zone's days may be from those of UTC.
+/// The largest offset from UTC that a query may give.
 const MAX_OFFSET_MINUTES: i64 = 24 * 60;
 
 /// The properties by which runs are grouped.

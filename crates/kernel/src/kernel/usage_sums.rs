@@ -106,7 +106,7 @@ fn extend(known: Sum, mut runs: Vec<Run>, last: u32) -> Option<(Sum, Usage)> {
     Some((sum, total))
 }
 
-/// True if the usage of `run` cannot change: it is final, or a later run has begun, after which it cannot be retried.
+/// True if the usage of `run` cannot change: the run is final, or it cannot be retried because a later run has begun.
 fn frozen(run: &Run, later: &[Run]) -> bool {
     let status = run.state.status();
     status.is_final() || (status.is_settled() && later.iter().any(|later| later.attempts > 0))
@@ -154,7 +154,7 @@ mod tests {
         assert_eq!(extended(none, &[(1, "succeeded", 1), (2, "failed", 1)]), json!([1, 1, 3]));
         assert_eq!(extended(none, &[(1, "failed", 1), (2, "queued", 0)]), json!([0, 0, 3]));
         assert_eq!(extended(none, &[(1, "failed", 1), (2, "succeeded", 1)]), json!([2, 3, 3]));
-        // A sum has no gaps: what comes after a queued run waits for it.
+        // A sum has no gaps: the runs after a queued run are not in it.
         assert_eq!(extended(none, &[(1, "queued", 0), (2, "succeeded", 1)]), json!([0, 0, 3]));
     }
 

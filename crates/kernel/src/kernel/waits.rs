@@ -7,7 +7,7 @@
 //!
 //! Kernels that share a store announce the edge there before they check, and withdraw it after the commit. Of the edges of a
 //! cycle, the one that is announced last is checked when all others are announced or committed, and is refused. A new session
-//! waits for nobody, so an edge to it is not announced. Announcements of a kernel end with its lease.
+//! waits for no session, so an edge to it is not announced. Announcements of a kernel end with its lease.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_concurrent_waits_that_would_close_a_cycle_the_last_is_refused() {
+    async fn the_last_of_concurrent_waits_that_would_close_a_cycle_is_refused() {
         let waits = Arc::<PendingWaits>::default();
         let wait =
             |from, to| waits.register(session(from), session(to), Announced::default(), nothing_committed);
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_dropped_wait_leaves_no_edge_and_equal_waits_leave_theirs() {
+    async fn dropping_a_wait_removes_its_edge_and_keeps_the_edge_of_an_equal_wait() {
         let waits = Arc::<PendingWaits>::default();
         let wait =
             |from, to| waits.register(session(from), session(to), Announced::default(), nothing_committed);

@@ -153,7 +153,8 @@ impl Kernel {
         Ok(end.is_some_and(|end| end > self.shared.clock.now()))
     }
 
-    /// Reads the events that a webhook has not received. After a restore from a backup it begins at the present.
+    /// Reads the events that a webhook has not received. If a restore from a backup has lost the webhook's cursor, reads only
+    /// the events from now on.
     pub async fn webhook_events(&self, webhook: &Webhook) -> Result<OwnerEvents, Error> {
         let caller = Caller::new(&webhook.owner);
         let types = || event_types(&webhook.types);
@@ -163,8 +164,8 @@ impl Kernel {
         }
     }
 
-    /// Records the result of an attempt to deliver an event. Returns the pause before the next attempt, or none if the
-    /// event is done.
+    /// Records the result of an attempt to deliver an event. Returns the pause before the next attempt in milliseconds; none
+    /// if the event was delivered or has become a dead letter.
     pub async fn webhook_delivered(
         &self,
         webhook: &mut Webhook,
@@ -176,7 +177,7 @@ impl Kernel {
         let next = changed.apply(event.cursor, delivery, now);
         let letter = match &next {
             Next::Advance | Next::Pause(_) => None,
-            Next::Bury(error) => Some(DeadLetter {
+            Next::DeadLetter(error) => Some(DeadLetter {
                 webhook: webhook.id,
                 cursor: event.cursor,
                 event: event.id,
@@ -196,7 +197,7 @@ impl Kernel {
         }
         Ok(match next {
             Next::Pause(pause) => Some(pause),
-            Next::Advance | Next::Bury(_) => None,
+            Next::Advance | Next::DeadLetter(_) => None,
         })
     }
 

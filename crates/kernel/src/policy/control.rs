@@ -1,6 +1,6 @@
 //! Control tools: whether an agent may send work to other sessions, or cancel runs.
 //!
-//! Capability `control`; the operation is the tool. Calls that no rule concerns are allowed: the run's own bounds hold for
+//! Capability `control`; the operation is the tool. Calls that no rule matches are allowed: the run's own bounds hold for
 //! its children anyway.
 
 use mainspring_core::{Approval, ApprovalChoice, ApprovalRequest, Decider, Replies};

@@ -37,8 +37,8 @@ pub struct ServerRules {
 }
 
 impl Layers {
-    /// The layers of `run`. `otherwise` are the rules that express the adapter's permissions. If one of them denies,
-    /// only those rules of the session count that deny.
+    /// The layers of `run`. `otherwise` are the rules that express the adapter's permissions. If one of them denies, only
+    /// the denying rules of the session count.
     pub fn of(
         server: &ServerRules,
         adapter: &[Rule],

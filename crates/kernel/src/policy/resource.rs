@@ -1,7 +1,7 @@
 //! Resources: the objects of actions, and how the pattern of a rule matches them.
 //!
 //! A path is compared part by part after its links were resolved, and a command word by word, so that no part of a
-//! pattern matches across a boundary. A line for a shell can do anything: no pattern admits it but `*`.
+//! pattern matches across a boundary. A line for a shell can do anything: only the pattern `*` admits it.
 
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
@@ -74,8 +74,8 @@ fn file_name(program: &str) -> &str {
 
 /// True if one of the words of a line for a shell is `program`, under any path.
 fn names_program(line: &str, program: &str) -> bool {
-    let is_between = |c: char| c.is_whitespace() || "|&;<>()$`\"'{}\\=".contains(c);
-    line.split(is_between).any(|word| {
+    let is_separator = |c: char| c.is_whitespace() || "|&;<>()$`\"'{}\\=".contains(c);
+    line.split(is_separator).any(|word| {
         !word.is_empty() && (matches_pattern(program, word) || matches_pattern(program, file_name(word)))
     })
 }
@@ -110,7 +110,7 @@ fn matches_path(pattern: &str, path: &Path) -> bool {
         patterns.insert(0, "**");
     }
     match patterns.last_mut() {
-        // Something must be there: the folder itself is not in the folder.
+        // `/*` at the end needs at least one more part: the folder itself does not match.
         Some(last) if *last == "*" => patterns.push("**"),
         // A folder stands for everything in it.
         Some(last) if *last != "**" => {
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_is_stopped_also_in_disguise() {
+    fn a_rule_stops_a_command_under_any_path_and_in_shell_lines() {
         for words in [
             &["rm", "-rf", "x"][..],
             &["/bin/rm", "x"],

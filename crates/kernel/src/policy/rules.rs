@@ -56,7 +56,7 @@ pub enum Verdict {
 impl Verdict {
     const ALL: [(&'static str, Self); 3] = [("allow", Self::Allow), ("deny", Self::Deny), ("ask", Self::Ask)];
 
-    /// The decision of a verdict that needs no person. A person who was not asked has allowed nothing.
+    /// The decision if no person is asked: only [`Verdict::Allow`] allows.
     fn decision(self) -> Approval {
         match self {
             Self::Allow => Approval::Allowed,
@@ -175,8 +175,8 @@ impl Rules {
         }
     }
 
-    /// True if `action` is allowed by a rule with the resource `*`, which stands for every program and variable, and by such
-    /// a rule of each run above.
+    /// True if the first rule that matches `action` allows it with the resource `*`, which stands for every program and
+    /// variable. For each run above, the first rule that matches must be of this kind too, if there is one.
     pub fn admits_everything(&self, action: &Action) -> bool {
         let admits = |rule: &Rule| rule.verdict == Verdict::Allow && rule.resource == "*";
         first_match(&self.own, action).is_some_and(admits)
@@ -184,7 +184,7 @@ impl Rules {
     }
 
     /// The verdict on a call of a control tool, with the record of a decision by a grant that a person gave for the session.
-    /// `None` if the call needs no person: the kernel decides and records it when it is made.
+    /// `None` if no rule asks a person: the kernel then decides when the call is made, and records the decision.
     pub async fn control_verdict(
         &self,
         attempt: &AttemptHandle,
@@ -216,7 +216,7 @@ impl Rules {
         let is_denied = standing.is_some_and(|grant| grant.effect == GrantEffect::Deny);
         match self.find(action) {
             None => return request_permission(attempt, standing, question).await,
-            // A run above would be asked; this one is denied everything that no rule of its own allows.
+            // A rule of a run above would ask a person, but this run is denied everything that its own rules do not allow.
             Some(Deciding { rule, is_bound: true }) if rule.verdict == Verdict::Ask && is_denied => {
                 return request_permission(attempt, standing, question).await;
             }

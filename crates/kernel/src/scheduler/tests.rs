@@ -1,4 +1,4 @@
-//! Permits: their order, their limits, and who lends them.
+//! Permits: their order, their limits, and how they are lent.
 
 use super::*;
 
@@ -229,7 +229,7 @@ fn the_quota_of_an_owner_covers_both_lanes_and_its_share_is_counted_in_each() {
 }
 
 #[test]
-fn a_run_without_a_process_lends_none() {
+fn a_run_without_a_process_lends_no_permit_for_a_process() {
     let scheduler = two_lanes(1, 8, OwnerLimits::default());
     let _held = acquire(&scheduler, "a", "heavy", None).unwrap();
     let _parent = scheduler.try_acquire("a", "light", run(1), None).unwrap();
@@ -296,7 +296,7 @@ fn a_lane_that_becomes_smaller_loses_permits_as_they_are_returned() {
 }
 
 #[test]
-fn a_request_that_is_withdrawn_gets_no_permit_and_counts_no_more() {
+fn a_withdrawn_request_gets_no_permit_and_is_not_counted_as_demand() {
     let scheduler = scheduler(1, []);
     let log = Log::default();
     let held = acquire(&scheduler, "a", "x", None).unwrap();

@@ -16,8 +16,8 @@ pub struct BlobClaim {
 /// The purpose of a claim on bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BlobPurpose {
-    /// To store them and commit an artifact. Several such claims may exist.
+    /// Storing the bytes and committing an artifact. Several such claims may exist.
     Store,
-    /// To remove them. No other claim exists.
+    /// Removing the bytes. No other claim exists.
     Remove,
 }

@@ -10,8 +10,8 @@ use serde_json::Value;
 pub enum StateAt {
     /// State that a session sees at a point of its tree: of each key, the entry nearest on the path to the root.
     ///
-    /// An entry written at a point after a line branched off there is not visible from that line. So neither a branch
-    /// nor a fork sees later changes of the path it came from.
+    /// A line that has branched off at a point does not see the entries that are written at that point later. So neither
+    /// a branch nor a fork sees later changes of the path it came from.
     Session {
         /// The session.
         session: SessionId,
@@ -53,7 +53,7 @@ pub enum StatePlace {
     Run(RunId),
 }
 
-/// An entry of a session's state at its place in the tree, on whatever branch.
+/// An entry of a session's state at its place in the tree, on any branch.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TreeState {
     /// Key of the entry.

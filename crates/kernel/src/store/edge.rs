@@ -1,4 +1,4 @@
-//! Small records that the edge of another API keeps.
+//! Small records that the edges for other systems' APIs keep.
 
 use serde_json::Value;
 

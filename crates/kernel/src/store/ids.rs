@@ -5,7 +5,7 @@ use mainspring_core::SessionId;
 /// Selects ids.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IdPage {
-    /// Kind of the ids, and the part of them that is searched.
+    /// Kind of the ids, and whose ids are searched.
     pub of: IdsOf,
     /// The first id that may be listed.
     pub first: [u8; 16],
@@ -18,39 +18,39 @@ pub struct IdPage {
 /// The ids to search. Things in deleted sessions are not found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum IdsOf {
-    /// Sessions of `owner`, and those that are visible to `org`.
+    /// Sessions of `owner`, and sessions that are visible to `org`.
     Sessions {
         /// Owner of the sessions.
         owner: String,
-        /// Org whose members may read other sessions.
+        /// Org whose visible sessions are searched too.
         org: Option<String>,
     },
-    /// Runs in such sessions.
+    /// Runs in the sessions that `Sessions` selects.
     Runs {
         /// Owner of the sessions.
         owner: String,
-        /// Org whose members may read other sessions.
+        /// Org whose visible sessions are searched too.
         org: Option<String>,
     },
-    /// Artifacts in such sessions.
+    /// Artifacts in the sessions that `Sessions` selects.
     Artifacts {
         /// Owner of the sessions.
         owner: String,
-        /// Org whose members may read other sessions.
+        /// Org whose visible sessions are searched too.
         org: Option<String>,
     },
-    /// Grants of such sessions.
+    /// Grants of the sessions that `Sessions` selects.
     Grants {
         /// Owner of the sessions.
         owner: String,
-        /// Org whose members may read other sessions.
+        /// Org whose visible sessions are searched too.
         org: Option<String>,
     },
-    /// Delegations whose parent is in such a session.
+    /// Delegations whose parent is in a session that `Sessions` selects.
     Delegations {
         /// Owner of the sessions.
         owner: String,
-        /// Org whose members may read other sessions.
+        /// Org whose visible sessions are searched too.
         org: Option<String>,
     },
     /// Messages that a session sees.

@@ -15,7 +15,7 @@ pub struct AgentRow {
     pub created_at: Time,
 }
 
-/// A name of an API key.
+/// Identifies an API key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyRef {
     /// Id.
@@ -29,7 +29,7 @@ pub enum KeyRef {
 pub struct KeyPage {
     /// Only keys of this org.
     pub org: Option<String>,
-    /// Only keys before this one.
+    /// Only keys created before this one.
     pub before: Option<(Time, KeyId)>,
     /// Page size.
     pub limit: usize,

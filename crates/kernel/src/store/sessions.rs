@@ -20,7 +20,7 @@ pub struct Loaded {
     pub lines: Vec<Line>,
     /// Streamed text that is not in a message, in order.
     pub chunks: Vec<Chunk>,
-    /// Tool calls without an outcome.
+    /// Tool calls whose results no message holds yet.
     pub open_tool_calls: Vec<OpenToolCall>,
     /// The notes that other sessions left, in order.
     pub inbox: Vec<InboxItem>,

@@ -2,7 +2,8 @@
 
 use mainspring_core::{SessionId, WaitId};
 
-/// A session that is going to wait for another one, from before that is checked until it is committed or refused.
+/// A session that is going to wait for another one. Announced before the deadlock check, and withdrawn once the wait is
+/// committed or refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AnnouncedWait {
     /// The id of the announcement.

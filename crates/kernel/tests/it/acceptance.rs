@@ -1,4 +1,4 @@
-//! Acceptance: one run per request, however often and by whom it is sent.
+//! Acceptance: one run per request, however often the request is sent.
 
 use mainspring_core::{
     Block, ExternalRef, LegacyAlias, Limits, Place, Policy, RequestName, RunChange, RunStatus, SessionId,
@@ -26,7 +26,7 @@ fn alias(key: &str) -> LegacyAlias {
 }
 
 #[tokio::test]
-async fn a_query_is_one_run_with_one_attempt() {
+async fn a_prompt_is_one_run_with_one_attempt() {
     for disk in every_store() {
         let world = World::on(disk).await;
         let run = world.play("a", "say hello").await;
@@ -123,7 +123,7 @@ async fn a_request_sent_fifty_times_at_once_runs_once() {
 }
 
 #[tokio::test]
-async fn a_request_sent_again_after_its_end_is_answered_with_its_run() {
+async fn a_request_repeated_after_its_run_ended_is_answered_with_that_run() {
     for disk in every_store() {
         let world = World::on(disk).await;
         let run = world.send(named("a", "say hi", "app", "1")).await.unwrap().run;
@@ -153,7 +153,7 @@ async fn two_owners_can_use_the_same_names() {
 }
 
 #[tokio::test]
-async fn a_name_used_for_another_body_is_a_conflict() {
+async fn a_request_name_used_for_another_body_is_a_conflict() {
     for disk in every_store() {
         let world = World::on(disk).await;
         world.send(named("a", "say one", "app", "1")).await.unwrap();

@@ -56,7 +56,7 @@ async fn results(world: &World, new: ResultsAppend) -> Result<(Vec<Arc<Message>>
 }
 
 #[tokio::test]
-async fn a_message_is_appended_once_and_the_session_rests_on_it() {
+async fn a_message_is_appended_once_and_the_path_ends_with_it() {
     for disk in every_store() {
         let name = disk.name;
         let world = World::on(disk).await;
@@ -241,7 +241,7 @@ async fn incomplete_results_and_empty_messages_are_refused() {
 }
 
 #[test]
-fn appended_messages_survive_a_crash_or_were_never_there() {
+fn a_crash_keeps_appended_messages_completely_or_not_at_all() {
     for (fault, kept) in [(None, 2), (Some(Fault::CommitFails), 1)] {
         let disk = Disk::sqlite();
         run_process(async {
@@ -256,7 +256,7 @@ fn appended_messages_survive_a_crash_or_were_never_there() {
         run_process(async {
             let world = World::reboot(&disk).await;
             assert_eq!(world.path("a").await.len(), kept, "{fault:?}");
-            // The program repeats what it does not know the outcome of.
+            // The program repeats the requests whose outcome it does not know.
             assert!(!say(&world, "m1", "one").await.unwrap().1, "{fault:?}");
             assert_eq!(results(&world, turn("t1", "first")).await.unwrap().1, fault.is_some(), "{fault:?}");
             assert_eq!(world.path("a").await.len(), 2, "{fault:?}");

@@ -140,7 +140,7 @@ async fn an_approval_for_the_session_answers_the_same_request_until_it_is_revoke
 }
 
 #[tokio::test]
-async fn the_second_answer_is_told_who_answered_first_and_when() {
+async fn a_refused_second_answer_names_the_author_and_time_of_the_first() {
     let (world, run, execution) = world_with_run(Disk::memory()).await;
     ask(&world, &execution, run, command("ls"), None, async |wait| {
         let answer =

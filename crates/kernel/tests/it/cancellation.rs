@@ -102,7 +102,7 @@ async fn an_agent_that_ignores_a_cancellation_is_killed_after_the_grace_period()
     let next = world.prompt("a", "say next").await;
     let outcome = cancel(&world, run.id).await;
     assert_eq!((outcome.status, outcome.dispatch_attempted), (RunStatus::Cancelling, true));
-    // A step of the system's time is no time that has passed.
+    // A change of the system time does not count as elapsed time.
     world.clock.set_system_time(3_600_000);
     run_ready_tasks().await;
     world.clock.advance(4_999);
@@ -143,7 +143,7 @@ async fn an_attempt_without_proof_that_it_stopped_is_orphaned() {
         cancel(&world, run.id).await;
         let run = world.advance_until(1_000, world.ended(run.id)).await;
         assert_eq!(run.state.status(), RunStatus::Orphaned);
-        assert_eq!(run.state.error().unwrap().code, "cancel_unproven");
+        assert_eq!(run.state.error().unwrap().code.as_str(), "cancel_unproven");
         assert_eq!(control.log().last().unwrap(), "kill while cancelling");
         let events = world.events("a").await;
         assert!(events.iter().any(|event| matches!(

@@ -1,5 +1,5 @@
-//! Results of client tools: their outcome and time are kept with the messages, and a call that gets none in time has the
-//! consequence that its tool names.
+//! Results of client tools: their outcome and time are kept with the messages, and the declaration of a tool decides what
+//! happens if a call gets no result in time.
 
 use mainspring_core::{
     Answer, Block, Body, ClientResult, ClientTool, Cursor, OnExpiry, ResultStatus, Run, RunOptions,
@@ -93,7 +93,7 @@ async fn the_outcome_and_the_time_of_a_call_stay_with_its_message_after_compacti
         assert_eq!(results(&world).await, expected);
         let events = world.events("a").await;
         let failed = events.iter().find_map(|event| match &event.body {
-            Body::ToolFailed { outcome, error, .. } => Some((*outcome, error.code.clone())),
+            Body::ToolFailed { outcome, error, .. } => Some((*outcome, error.code.to_string())),
             _ => None,
         });
         assert_eq!(failed, Some((ToolOutcome::Rejected, "tool_declined".into())));
@@ -160,7 +160,7 @@ async fn a_call_that_must_not_be_missed_ends_the_run_when_its_time_has_passed() 
     world.clock.advance(500);
     let run = world.ended(run.id).await;
     assert_eq!(run.state.status(), RunStatus::TimedOut);
-    assert_eq!(run.state.error().unwrap().code, "wait_expired");
+    assert_eq!(run.state.error().unwrap().code.as_str(), "wait_expired");
 }
 
 #[test]

@@ -258,7 +258,7 @@ async fn invalid_tools_are_refused_with_the_prompt() {
     // A name that the agent itself uses can be refused only by the agent.
     let run = world.send(declaring("b", "tool add {\"a\":1,\"b\":2}", &["add"])).await.unwrap().run;
     let run = world.ended(run.id).await;
-    assert_eq!(run.state.error().unwrap().code, "tool_name_taken");
+    assert_eq!(run.state.error().unwrap().code.as_str(), "tool_name_taken");
 }
 
 #[tokio::test]

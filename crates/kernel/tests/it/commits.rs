@@ -71,7 +71,7 @@ async fn the_end_of_a_tool_is_recorded_before_the_next_one_starts_and_before_any
 }
 
 #[tokio::test]
-async fn a_cancelled_attempt_keeps_the_results_that_were_left_to_its_end() {
+async fn a_cancelled_attempt_keeps_results_that_were_deferred_to_its_last_commit() {
     for disk in every_store() {
         let (adapter, mut control) =
             puppet(&disk.store, PuppetBehavior { obeys: true, ..PuppetBehavior::default() });

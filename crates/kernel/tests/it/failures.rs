@@ -58,7 +58,7 @@ fn a_panic_at_load_does_not_prevent_the_start() {
             assert_eq!(listed[0].code, "session_failed");
             let member = world.kernel.failed_sessions(&world.me).unwrap_err();
             assert_eq!(member.code(), "forbidden", "sessions of others are named to admins alone");
-            // Asked again, it is loaded again: the fault is gone, as with a fixed program.
+            // The next request loads the session again: the fault is gone, as with a fixed program.
             change(&world, "bad").await.unwrap();
             assert_eq!(world.get(run).await.state.status(), RunStatus::Orphaned);
             assert_eq!(failed(&world), []);
@@ -106,7 +106,7 @@ fn retries_pause_for_longer_and_longer() {
 }
 
 #[test]
-fn work_that_nobody_asks_about_is_retried() {
+fn a_failed_session_is_loaded_again_without_a_request() {
     for disk in every_store() {
         let (_, run) = leave_running(&disk);
         run_process(async {
@@ -127,7 +127,7 @@ fn work_that_nobody_asks_about_is_retried() {
 }
 
 #[test]
-fn retries_without_a_caller_end() {
+fn retries_without_a_request_are_limited() {
     let disk = Disk::memory();
     let (session, _) = leave_running(&disk);
     run_process(async {
@@ -140,7 +140,7 @@ fn retries_without_a_caller_end() {
         }
         // The first failure, and five retries.
         assert_eq!(failed(&world)[0].failures, 6);
-        // A caller can always ask.
+        // A request always loads the session again.
         disk.inject_fault(Fault::LoadPanics);
         assert_eq!(change(&world, "bad").await.unwrap_err().code(), "session_failed");
         assert_eq!((failed(&world)[0].session_id, failed(&world)[0].failures), (session, 7));

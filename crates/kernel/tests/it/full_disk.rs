@@ -39,7 +39,7 @@ async fn recovered_and_succeeded(events: &mut Subscription) {
 }
 
 #[tokio::test]
-async fn a_session_whose_end_cannot_be_stored_answers_and_ends_later() {
+async fn a_run_whose_end_cannot_be_stored_ends_later_and_its_session_answers() {
     for disk in every_store() {
         let name = disk.name;
         let (adapter, mut control) = puppet(&disk.store, PuppetBehavior::default());
@@ -63,7 +63,11 @@ async fn a_session_whose_end_cannot_be_stored_answers_and_ends_later() {
         assert_eq!(code, "store_full", "{name}");
         assert_eq!(kernel.check_store().await.unwrap_err().code(), "store_full", "{name}");
         let snapshot = with_timeout(kernel.session_snapshot(me, &by_key("a"))).await.unwrap();
-        assert_eq!(snapshot.active_run.unwrap().id, run.id, "{name}: not ended until that is stored");
+        assert_eq!(
+            snapshot.active_run.unwrap().id,
+            run.id,
+            "{name}: a run has not ended until its end is stored"
+        );
         let title = SessionPatch { title: Some(Some("Tea".into())), ..SessionPatch::default() };
         let errors = [
             with_timeout(kernel.run_cancel(me, run.id)).await.unwrap_err(),
@@ -78,17 +82,17 @@ async fn a_session_whose_end_cannot_be_stored_answers_and_ends_later() {
         assert!(matches!(store_change(&world, &mut late).await, StoreChange::Failed { .. }), "{name}");
 
         // Readers of all sessions are notified as well.
-        let mut told = vec![];
-        while told.is_empty() {
+        let mut changes = vec![];
+        while changes.is_empty() {
             if let OwnerItem::Store(_, change) = with_timeout(owner.next()).await.unwrap() {
-                told.push(change.body().kind());
+                changes.push(change.body().kind());
             }
         }
-        while told.len() < 2 {
+        while changes.len() < 2 {
             let change = with_timeout(feed.next()).await.unwrap();
-            told.extend(Some(change.kind()).filter(|kind| kind.starts_with("store.")));
+            changes.extend(Some(change.kind()).filter(|kind| kind.starts_with("store.")));
         }
-        assert_eq!(told, ["store.failed"; 2], "{name}");
+        assert_eq!(changes, ["store.failed"; 2], "{name}");
 
         disk.set_full(false);
         world.advance_until(100, recovered_and_succeeded(&mut events)).await;
@@ -119,7 +123,7 @@ async fn a_process_with_a_full_disk_stops_before_its_time_to_drain_has_passed() 
     world.send(puppet_request("c", "go")).await.unwrap();
     let _third = control.next().await;
     let (_, mut events) = world.subscribe("b", Some(Position::START)).await;
-    // One run is in its grace period, one has ended and cannot be recorded, one goes on.
+    // One run is in its grace period, the end of the second cannot be recorded, the third continues.
     world.kernel.run_cancel(&world.me, cancelled.id).await.unwrap();
     disk.set_full(true);
     second.end(End::succeeded());

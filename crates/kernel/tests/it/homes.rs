@@ -15,7 +15,7 @@ use mainspring_kernel::kernel::{Caller, RunRequest, SessionQuery};
 use mainspring_kernel::owner_events::OwnerItem;
 use mainspring_kernel::store::SessionRef;
 use mainspring_kernel::{Error, Kernel, Options};
-use mainspring_store::{HomeServer, PostgresOptions, Seat, Standby};
+use mainspring_store::{HomeServer, LocalServer, PostgresOptions, Standby};
 use serde_json::json;
 
 use crate::cluster::{database, psql};
@@ -61,7 +61,7 @@ async fn server_under_load(
     load: Option<Arc<AtomicU64>>,
 ) -> Server {
     let owned = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
-    let seat = Seat {
+    let local = LocalServer {
         node: node(n),
         name: format!("server {n}"),
         address: format!("http://server{n}"),
@@ -71,7 +71,7 @@ async fn server_under_load(
         settings: mainspring_store::AnnouncedSettings::default(),
         offer: Offer { adapters: owned(adapters), folders: vec![], labels: owned(labels) },
     };
-    let standby = Standby::join(url, PostgresOptions::default(), seat).await.unwrap();
+    let standby = Standby::join(url, PostgresOptions::default(), local).await.unwrap();
     let store = standby.work().await.unwrap();
     standby.homes().wait_for(|homes| homes.leader.is_some()).await.unwrap();
     let homes = standby.homes();
@@ -130,7 +130,7 @@ async fn a_session_is_served_by_its_home_alone() {
     assert_eq!(b.kernel.session_snapshot(&b.me, &by).await.map(drop).unwrap_err(), elsewhere);
     assert_eq!(b.kernel.run_cancel(&b.me, run.id).await.map(drop).unwrap_err(), elsewhere);
     assert!(elsewhere.is_retryable());
-    // What is stored can be read anywhere.
+    // Stored data can be read at any server.
     assert_eq!(b.status(run.id).await, RunStatus::Succeeded);
     assert_eq!(b.kernel.session_home(run.session).await, Ok(Some(node(1))));
     assert_eq!(b.kernel.run_home(run.id).await, Ok(Some(node(1))));
@@ -139,7 +139,7 @@ async fn a_session_is_served_by_its_home_alone() {
         (a.kernel.session_is_here(run.session).await, b.kernel.session_is_here(run.session).await),
         (Ok(true), Ok(false))
     );
-    // Unloaded, it keeps its home.
+    // An unloaded session keeps its home.
     assert!(a.kernel.session_close(&a.me, &by).await.unwrap());
     assert_eq!(b.prompt("a", "say more").await.unwrap_err(), elsewhere);
     let more = a.prompt("a", "say more").await.unwrap();
@@ -185,7 +185,7 @@ async fn the_leader_recovers_the_sessions_of_a_server_that_has_ended() {
     a.reaches(own.id, RunStatus::Running).await;
     a.standby.homes().wait_for(|homes| homes.servers.len() == 2).await.unwrap();
     let lost_before = a.standby.homes().borrow().lost_homes;
-    // It ends without a word to its kernel, as after a crash.
+    // The server ends without stopping its kernel, as in a crash.
     b.standby.leave().await.unwrap();
     a.standby.homes().wait_for(|homes| homes.lost_homes > lost_before).await.unwrap();
     with_timeout(a.kernel.homes_recover()).await.unwrap();
@@ -226,7 +226,7 @@ async fn a_session_with_labels_is_executed_only_where_they_are() {
     let run = ask(&b, "x", &["gpu"]).await.unwrap();
     b.reaches(run.id, RunStatus::Running).await;
     let queued = b.prompt("x", "say queued").await.unwrap();
-    // Its server ends: the leader may not take the session, and it waits.
+    // The session's server ends: the leader may not take the session, which waits.
     let lost_before = a.standby.homes().borrow().lost_homes;
     b.standby.leave().await.unwrap();
     a.standby.homes().wait_for(|homes| homes.lost_homes > lost_before).await.unwrap();
@@ -284,7 +284,7 @@ async fn a_kernel_of_an_earlier_version_keeps_its_sessions_and_takes_no_others()
         a.reaches(run.id, RunStatus::Succeeded).await;
         assert_eq!(b.kernel.run_home(run.id).await, Ok(Some(node(1))), "{key}");
     }
-    // The later one hands nothing over to it.
+    // The later server hands no session over to the earlier one.
     let lost = b.prompt("lost", "sleep 60m").await.unwrap();
     b.reaches(lost.id, RunStatus::Running).await;
     with_timeout(b.kernel.hand_over()).await;
@@ -303,7 +303,7 @@ async fn a_kernel_of_an_earlier_version_keeps_its_sessions_and_takes_no_others()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_kernel_that_drains_hands_over_each_session_as_soon_as_nothing_acts_for_it() {
+async fn a_draining_kernel_hands_over_each_session_as_soon_as_no_run_acts_for_it() {
     let url = database();
     let a = server(&url, 1, &["script"]).await;
     let two = Options { max_workers: 2, ..Options::default() };
@@ -340,7 +340,7 @@ async fn a_kernel_that_drains_hands_over_each_session_as_soon_as_nothing_acts_fo
         assert_eq!(home(run).await, Some(node(2)));
     }
     let elsewhere = Error::Elsewhere { node: node(1) };
-    // A reader gets everything that happened, then learns where it goes on.
+    // A reader gets all events, then an error that names the new home.
     let mut kinds = vec![];
     let end = loop {
         match with_timeout(reader.next()).await.unwrap() {
@@ -366,7 +366,7 @@ async fn a_kernel_that_drains_hands_over_each_session_as_soon_as_nothing_acts_fo
     let wait = a.kernel.run_get(&a.me, asks.id).await.unwrap().state.wait().unwrap().id;
     a.kernel.run_answer(&a.me, asks.id, wait, Answer::Input { input: json!("this") }).await.unwrap();
     a.reaches(asks.id, RunStatus::Succeeded).await;
-    // The prompt behind an active run follows when that one ends. What only this server can execute stays.
+    // A prompt behind an active run moves once that run has ended. Sessions that only this server can execute stay.
     b.kernel.run_cancel(&b.me, acts.id).await.unwrap();
     let moves = async {
         while home(&behind).await.is_some() {
@@ -415,7 +415,7 @@ async fn an_idle_session_of_a_busy_kernel_moves_with_its_next_prompt() {
     b.reaches(moved.id, RunStatus::Succeeded).await;
     assert_eq!(moved.session, more.session);
     assert_eq!(b.kernel.session_home(moved.session).await, Ok(None), "here");
-    // One that is read, one in a folder, and one whose prompt cannot be sent elsewhere stay.
+    // A session that is read, one in a folder, and one whose prompt cannot be sent elsewhere stay.
     for key in ["read", "folder"] {
         let run = placed(key).await.unwrap();
         assert_eq!(b.kernel.run_home(run.id).await, Ok(Some(node(1))), "{key}");
@@ -425,7 +425,7 @@ async fn an_idle_session_of_a_busy_kernel_moves_with_its_next_prompt() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_kernel_without_another_one_keeps_its_sessions_while_it_drains() {
+async fn a_draining_kernel_without_another_one_keeps_its_sessions() {
     let url = database();
     let a = server(&url, 1, &["script"]).await;
     let idle = a.prompt("idle", "say hi").await.unwrap();
@@ -438,13 +438,13 @@ async fn a_kernel_without_another_one_keeps_its_sessions_while_it_drains() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn readers_of_all_sessions_see_those_of_other_servers() {
+async fn readers_of_all_sessions_see_the_sessions_of_other_servers() {
     let url = database();
     let (a, b) = (server(&url, 1, &["script"]).await, server(&url, 2, &["script"]).await);
     let mut events = a.kernel.owner_events(&a.me, None, None).await.unwrap();
     let mut board = a.kernel.live_feed(&a.me);
-    let mut heard = a.standby.heard();
-    heard.borrow_and_update();
+    let mut notices = a.standby.notices();
+    notices.borrow_and_update();
     assert!(matches!(with_timeout(events.next()).await, Ok(OwnerItem::CaughtUp(_))));
     let is_started =
         |item: &OwnerItem| matches!(item, OwnerItem::Event(event) if event.body.kind() == "run.running");
@@ -452,8 +452,8 @@ async fn readers_of_all_sessions_see_those_of_other_servers() {
     let write = async {
         let run = b.prompt("b", "sleep 60m").await.unwrap();
         b.reaches(run.id, RunStatus::Running).await;
-        // The other server has told that it has written.
-        heard.changed().await.unwrap();
+        // The other server has announced its write.
+        notices.changed().await.unwrap();
         a.kernel.homes_poll().await.unwrap();
         run
     };

@@ -31,7 +31,7 @@ async fn a_loaded_session_is_read_from_memory_and_an_unloaded_one_from_the_store
         assert_eq!(stored.as_ref(), Some(&session), "{}", world.disk.name);
         let known = Run { final_text: None, ..world.get(run.id).await };
         assert_eq!(store.run_get(run.id).await.unwrap(), Some(known), "{}", world.disk.name);
-        // A writer that the lock of the state directory would keep out.
+        // A second writer, which the lock of the state directory normally prevents.
         let fence = world.disk.store.lease_take(session.id, NodeId::from_random([0; 16])).await.unwrap();
         let rows = vec![Row::Session(Arc::new(Session { title: Some("theirs".into()), ..session.clone() }))];
         world.disk.store.commit(Arc::new(Commit { fence, events: vec![], rows })).await.unwrap();
@@ -47,7 +47,7 @@ async fn a_loaded_session_is_read_from_memory_and_an_unloaded_one_from_the_store
 }
 
 #[tokio::test]
-async fn no_change_is_read_before_its_commit_or_after_one_that_failed() {
+async fn no_change_is_read_before_its_commit_or_after_its_commit_failed() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("test.sqlite3");
     let store = Arc::new(SqliteStore::open(&path, SqliteOptions::default(), NOW).unwrap());
@@ -140,7 +140,7 @@ async fn the_text_of_a_loaded_run_is_read_from_memory() {
 }
 
 #[tokio::test]
-async fn the_text_in_memory_is_the_one_in_the_store() {
+async fn the_text_in_memory_equals_the_text_in_the_store() {
     for disk in every_store() {
         let world = World::on(disk).await;
         let long = format!("say {}", "word ".repeat(2_000));

@@ -1,4 +1,4 @@
-//! Agents to launch: templates of an org.
+//! Agents to launch: templates of conversations, which belong to an org or an owner.
 
 use mainspring_api::threads::{AgentVariable, AgentVariableType, CreateAgentRequest, UpdateAgentRequest};
 use mainspring_core::AccessRole;

@@ -58,7 +58,7 @@ async fn a_session_without_activity_is_not_unloaded() {
     assert_eq!(world.open("a").await, Opening::Started);
     world.advance(1_000 * IDLE_UNLOAD_MS).await;
     assert_eq!(world.loaded_sessions(), 1);
-    // After some activity the session can be unloaded, but not by a step of the system's time.
+    // After some activity the session can be unloaded, but not because the system time has changed.
     drop(world.control("a").await);
     run_ready_tasks().await;
     world.clock.set_system_time(2_592_000_000);
@@ -246,7 +246,7 @@ async fn streams_of_unloaded_sessions_end_when_the_kernel_stops() {
 
 /// Subscribing uses the feed and not the actor, which waits here for an unavailable store.
 #[tokio::test]
-async fn ten_thousand_subscribe_while_the_actor_is_busy() {
+async fn ten_thousand_readers_subscribe_while_the_actor_is_busy() {
     let disk = Disk::memory();
     let (adapter, mut control) = crate::puppet::puppet(&disk.store, crate::puppet::PuppetBehavior::default());
     let world = World::with(disk, mainspring_kernel::Options::default(), vec![adapter]).await;

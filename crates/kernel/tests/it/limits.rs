@@ -25,7 +25,7 @@ fn dollars(usd: f64) -> Record {
 }
 
 fn code(run: &Run) -> &str {
-    run.state.error().map_or("", |error| &error.code)
+    run.state.error().map_or("", |error| error.code.as_str())
 }
 
 #[tokio::test]

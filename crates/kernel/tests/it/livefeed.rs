@@ -70,7 +70,7 @@ async fn a_session_is_followed_from_its_first_prompt_to_its_end() {
     world.kernel.session_close(&world.me, &by_key("a")).await.unwrap();
     assert_eq!(read_changes(&mut feed).await, ["closed"]);
     world.kernel.session_delete(&world.me, &by_key("a")).await.unwrap();
-    assert_eq!(read_changes(&mut feed).await, Vec::<String>::new(), "it came for its deletion alone");
+    assert_eq!(read_changes(&mut feed).await, Vec::<String>::new(), "it was loaded only to be deleted");
     world.play("b", "say hi").await;
     assert_eq!(read_changes(&mut feed).await, ["opened b Idle"]);
     world.kernel.session_delete(&world.me, &by_key("b")).await.unwrap();

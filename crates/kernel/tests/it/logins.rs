@@ -1,6 +1,6 @@
 //! Logins: a run that failed because a login was required continues after the login, with its next attempt.
 
-use mainspring_core::{AccessRole, Failure, RetryReason, RunChange, RunId, RunStatus};
+use mainspring_core::{AccessRole, Failure, FailureCode, RetryReason, RunChange, RunId, RunStatus};
 use mainspring_kernel::Options;
 use mainspring_kernel::adapter::End;
 use mainspring_kernel::kernel::Caller;
@@ -21,7 +21,7 @@ fn admin() -> Caller {
 /// Plays a run that fails because its agent requires a login.
 async fn locked(world: &World, control: &mut PuppetControl, key: &str) -> RunId {
     let run = world.send(puppet_request(key, "go")).await.unwrap().run.id;
-    control.next().await.end(End::failed(Failure::new(Failure::AUTHENTICATION, "log in first"), false));
+    control.next().await.end(End::failed(Failure::new(FailureCode::Authentication, "log in first"), false));
     assert_eq!(world.ended(run).await.state.status(), RunStatus::Failed);
     run
 }
@@ -32,11 +32,11 @@ async fn reasons(world: &World, run: RunId) -> Vec<Option<RetryReason>> {
 }
 
 #[tokio::test]
-async fn runs_go_on_after_the_login_that_they_lacked() {
+async fn runs_that_failed_without_a_login_continue_after_it() {
     for disk in every_store() {
         let (world, mut control) = world(disk).await;
         let (one, other) = (locked(&world, &mut control, "a").await, locked(&world, &mut control, "b").await);
-        // This session has gone on, so its failed run stays as it is.
+        // This session has had another run since, so its failed run stays as it is.
         let passed = locked(&world, &mut control, "c").await;
         let next = world.send(puppet_request("c", "next")).await.unwrap().run.id;
         control.next().await.end(End::succeeded());
@@ -59,7 +59,7 @@ async fn runs_go_on_after_the_login_that_they_lacked() {
 }
 
 #[tokio::test]
-async fn a_run_that_failed_long_ago_goes_on_only_if_it_is_retried() {
+async fn a_run_that_failed_long_ago_continues_only_if_it_is_retried() {
     let (world, mut control) = world(Disk::memory()).await;
     let run = locked(&world, &mut control, "a").await;
     world.clock.advance(16 * 60 * 1_000);

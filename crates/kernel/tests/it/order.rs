@@ -397,7 +397,7 @@ async fn records_over_the_limits_are_refused() {
     }
     assert!(execution.handle.delta(0, &long).is_err());
     execution.handle.delta(0, &long[..1_000]).unwrap();
-    assert!(execution.handle.delta(0, "x").is_err(), "piece by piece is no way around it");
+    assert!(execution.handle.delta(0, "x").is_err(), "the limit holds for the whole message");
     let unknown = Record::ToolCompleted { tool_use_id: "never begun".into(), content: vec![] };
     execution.handle.record(vec![fine, unknown]).await.unwrap_err();
     assert_eq!(world.events("a").await, before, "all of a call is recorded, or nothing");

@@ -23,7 +23,7 @@ async fn park(world: &World) -> mainspring_core::Run {
 }
 
 #[tokio::test]
-async fn a_session_that_waits_for_an_answer_leaves_memory_and_goes_on_with_it() {
+async fn a_session_that_waits_for_an_answer_leaves_memory_and_continues_with_the_answer() {
     for disk in every_store() {
         let world = World::on(disk).await;
         let run = park(&world).await;

@@ -68,8 +68,9 @@ fn with_value(file: &str, line: usize, path: &str, to: &Value) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Every n-th mutation is played, so that the test stays quick; the number is prime, so that all kinds are.
-const PLAYED_EVERY: usize = 7;
+/// Of the mutations, one in this many is tried, so that the test stays quick. The number is prime, so that all kinds of
+/// mutations are tried.
+const TRIED_EVERY: usize = 7;
 
 /// The outcome of an import.
 enum Import {
@@ -101,7 +102,7 @@ async fn import_and_verify(world: &World, file: &str, change: &str) -> Import {
 }
 
 #[tokio::test]
-async fn what_an_import_accepts_is_intact() {
+async fn an_accepted_import_is_intact() {
     let file = example().await;
     let world = World::on(Disk::sqlite()).await;
     let (mut at, mut accepted, mut refused) = (0, 0, 0);
@@ -112,7 +113,7 @@ async fn what_an_import_accepts_is_intact() {
         for path in paths {
             for to in mutations(line.pointer(&path).unwrap()) {
                 at += 1;
-                if at % PLAYED_EVERY != 0 {
+                if at % TRIED_EVERY != 0 {
                     continue;
                 }
                 let changed = with_value(&file, no, &path, &to);
@@ -178,7 +179,7 @@ async fn contradictions_are_refused_with_the_record_and_the_field() {
             Err(Error::BadImport { reason, .. }) => {
                 assert!(reason.contains(field), "{path} = {to}: {reason}");
             }
-            // No event speaks of the status of this session.
+            // No event records the status of this session.
             Ok(_) if path == "/session/status" => {}
             other => panic!("{path} = {to}: {other:?}"),
         }
@@ -186,7 +187,7 @@ async fn contradictions_are_refused_with_the_record_and_the_field() {
 }
 
 #[tokio::test]
-async fn limits_that_the_server_sets_are_those_of_the_importing_caller() {
+async fn imported_runs_get_the_limits_of_the_importing_caller() {
     let world = World::on(Disk::memory()).await;
     let lists = |adapters: &[&str]| {
         let adapters = Some(adapters.iter().map(ToString::to_string).collect());

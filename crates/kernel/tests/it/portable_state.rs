@@ -119,7 +119,7 @@ async fn state_of_all_branches_and_its_history_survive_export_and_import() {
 }
 
 #[tokio::test]
-async fn a_fork_takes_the_state_that_it_sees() {
+async fn an_exported_fork_has_the_state_that_it_sees() {
     for disk in all_stores() {
         let world = World::on(disk).await;
         world.play("s", "say one").await;
@@ -129,7 +129,7 @@ async fn a_fork_takes_the_state_that_it_sees() {
         let path: Vec<MessageId> = world.path("s").await.iter().map(|message| message.id).collect();
         let fork = ForkRequest { message: path[3], key: Some("f".into()), title: None };
         world.kernel.session_fork(&world.me, &by_key("s"), fork, None).await.unwrap();
-        // The fork writes on the line of its source, and the source writes what the fork does not see.
+        // The fork writes on the line of its source. It does not see the later write of the source.
         world.set_at_tip("f", "b", Some(json!("guest"))).await;
         world.set_at_tip("s", "mood", Some(json!("of the source"))).await;
         world.play("f", "say forked").await;

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use mainspring_core::{AttemptId, AuthMethod, Failure, RunOption, Time, UsageReports, WaitRequest};
+use mainspring_core::{
+    AttemptId, AuthMethod, Failure, FailureCode, RunOption, Time, UsageReports, WaitRequest,
+};
 use mainspring_kernel::adapter::{
     Adapter, Ask, AttemptHandle, Capabilities, Death, Dispatch, Executed, Login,
 };
@@ -31,7 +33,7 @@ pub(crate) struct PuppetBehavior {
     /// Returns from `execute` when it is cancelled.
     pub(crate) obeys: bool,
     pub(crate) rules: Vec<Rule>,
-    /// The decisions on actions that no rule concerns.
+    /// The decisions on actions that no rule matches.
     pub(crate) otherwise: Vec<Rule>,
 }
 
@@ -204,6 +206,10 @@ impl Login for Puppet {
 
     /// Succeeds with the method `token`.
     async fn authenticate(&self, method: &str) -> Result<(), Failure> {
-        if method == "token" { Ok(()) } else { Err(Failure::new(Failure::AUTHENTICATION, "unknown method")) }
+        if method == "token" {
+            Ok(())
+        } else {
+            Err(Failure::new(FailureCode::Authentication, "unknown method"))
+        }
     }
 }

@@ -23,7 +23,7 @@ use mainspring_kernel::kernel::{
 };
 use mainspring_kernel::store::Store;
 use mainspring_kernel::{Error, Kernel, Options};
-use mainspring_store::{PostgresOptions, Seat, Standby};
+use mainspring_store::{LocalServer, PostgresOptions, Standby};
 use parking_lot::Mutex;
 use serde_json::json;
 
@@ -31,14 +31,14 @@ use crate::cluster::database;
 use crate::puppet::{Execution, PuppetBehavior, PuppetControl, puppet, puppet_request};
 use crate::world::{NOW, with_timeout};
 
-/// How the way between the kernels fails.
+/// Faults of the connection between the kernels.
 #[derive(Default)]
 struct Faults {
-    /// The next answers that get lost.
+    /// Number of answers that get lost from now on.
     lost_answers: Mutex<u32>,
-    /// Requests do not reach anybody.
+    /// True while no request reaches another kernel.
     is_cut: AtomicBool,
-    /// The number of requests that reached nobody.
+    /// Number of requests that did not reach another kernel.
     unreached: AtomicUsize,
     /// The requests that were sent.
     sent: Mutex<Vec<HomeRequest>>,
@@ -75,7 +75,7 @@ async fn ask(
         return Err(AskError::NotReached("it is not there".into()));
     };
     faults.sent.lock().push(request.clone());
-    // As it is sent.
+    // Requests travel as JSON.
     let request = serde_json::from_slice(&serde_json::to_vec(&request).unwrap()).unwrap();
     let answer = Box::pin(kernel.home_answer(request)).await;
     let answer = serde_json::from_slice::<Result<_, _>>(&serde_json::to_vec(&answer).unwrap()).unwrap();
@@ -93,7 +93,7 @@ async fn ask(
 
 /// Starts a kernel with the agents `puppet` and `script`; the second one also has the agent `other`.
 async fn server(url: &str, n: u8, kernels: &Kernels, faults: &Arc<Faults>) -> Server {
-    let seat = Seat {
+    let local = LocalServer {
         node: node(n),
         name: format!("server {n}"),
         address: format!("http://server{n}"),
@@ -103,7 +103,7 @@ async fn server(url: &str, n: u8, kernels: &Kernels, faults: &Arc<Faults>) -> Se
         settings: mainspring_store::AnnouncedSettings::default(),
         offer: Offer::default(),
     };
-    let standby = Standby::join(url, PostgresOptions::default(), seat).await.unwrap();
+    let standby = Standby::join(url, PostgresOptions::default(), local).await.unwrap();
     let store: Arc<dyn Store> = Arc::new(standby.work().await.unwrap());
     standby.homes().wait_for(|homes| homes.leader.is_some()).await.unwrap();
     let known = standby.homes();
@@ -134,7 +134,7 @@ impl Group {
         Self { servers: [first, second], faults, me: Caller::new("ada") }
     }
 
-    /// Does `what` while both kernels hear of what the other writes, and time passes.
+    /// Polls `what` while both kernels learn of each other's writes and the clock advances.
     fn drive<'a, T: 'a>(
         &'a self,
         what: impl Future<Output = T> + 'a,
@@ -268,7 +268,7 @@ async fn a_child_of_another_server_may_do_no_more_than_its_parent() {
     let execution = group.servers[0].control.next().await;
     let act = DelegationRequest { run_mode: Mode::Act, ..continues(session, "say x") };
     assert_eq!(group.drive(delegate(&execution, act)).await.unwrap_err().code(), "forbidden");
-    // An agent prompts nobody directly, there as here.
+    // An agent cannot prompt a session directly, neither here nor at another server.
     let plane = execution.handle.control().unwrap();
     let prompt = Prompt {
         session: mainspring_api::SessionTarget::id(session),
@@ -279,7 +279,7 @@ async fn a_child_of_another_server_may_do_no_more_than_its_parent() {
     // A run that only answers cancels nothing that it has not delegated.
     let (other, _running) = group.start_run(1, "busy").await;
     assert_eq!(code(&group.drive(plane.run_cancel(other.id)).await.unwrap_err()), "forbidden");
-    // Refusals of the home come as they are.
+    // Refusals of the home are returned unchanged.
     let unknown = DelegationRequest { adapter: Some("none".into()), ..continues(session, "say x") };
     let refused = group.drive(delegate(&execution, unknown)).await.unwrap_err();
     assert_eq!(refused.code(), "adapter_not_registered");
@@ -305,7 +305,7 @@ async fn a_caller_prompts_reads_and_cancels_runs_of_any_server() {
     };
     let queued = group.drive(plane.run_create(&prompt)).await.unwrap();
     assert_eq!((queued.session, queued.state.status()), (run.session, RunStatus::Queued));
-    // Work of a run there is delegated there: its children share its limits.
+    // Work of a run of another server is delegated at that server, which shares the run's limits among its children.
     let work = Delegate {
         client_id: Some("c".into()),
         request_id: Some("r".into()),
@@ -319,7 +319,7 @@ async fn a_caller_prompts_reads_and_cancels_runs_of_any_server() {
     group.reaches(queued.id, RunStatus::Cancelled).await;
     let refused = group.drive(plane.run_cancel(queued.id)).await.unwrap_err();
     assert_eq!(code(&refused), "run_ended");
-    // Somebody else's runs are not there.
+    // Runs of another owner are not found.
     let stranger = KernelPlane::new(group.servers[0].kernel.clone(), Caller::new("eve"));
     assert!(group.drive(stranger.run_cancel(run.id)).await.unwrap_err().is_not_found());
     assert!(group.drive(stranger.session_active_run(run.session)).await.unwrap_err().is_not_found());
@@ -346,11 +346,11 @@ async fn a_request_whose_answer_is_lost_makes_one_run() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn delegated_work_outlives_the_server_that_did_it() {
+async fn a_delegation_is_settled_after_the_end_of_the_childs_server() {
     let mut group = Group::start().await;
     let session = group.make_session(1, "theirs", "say hello").await;
     let (_, execution) = group.start_run(0, "mine").await;
-    // The answer gets lost, and then the server itself: its successor has the run.
+    // The answer is lost and then the server ends: the server that takes over finds the run.
     *group.faults.lost_answers.lock() = u32::MAX;
     let made = async {
         let made = delegate(&execution, continues(session, "sleep 60m")).await.unwrap();
@@ -372,7 +372,7 @@ async fn delegated_work_outlives_the_server_that_did_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_session_that_has_lost_its_home_meanwhile_is_taken_up_here() {
+async fn a_session_that_lost_its_home_gets_the_asking_server_as_its_home() {
     let mut group = Group::start().await;
     let session = group.make_session(1, "theirs", "say hello").await;
     let (_, execution) = group.start_run(0, "mine").await;
@@ -449,7 +449,7 @@ async fn waits_that_two_servers_begin_at_the_same_time_close_no_cycle() {
             group.reaches(run.id, RunStatus::Cancelled).await;
         }
         for made in outcomes.iter().flatten() {
-            // It holds the only worker until the note of its parent has come.
+            // The child holds the only worker until the note of its parent has arrived.
             group.reaches(made.run.id, RunStatus::Cancelled).await;
         }
     }
@@ -516,7 +516,7 @@ async fn a_host_runs_tools_for_sessions_of_any_server() {
     let both = async { tokio::join!(child.handle.call_host("c2", "open", json!({})), answer("again")) };
     let (result, call) = group.drive(both).await;
     assert_eq!((result, call.run_id, call.host_run_id), (Ok(json!("again")), made.run.id, parent.id));
-    // Nobody asks any more.
+    // The host no longer asks for calls.
     let gone = group.drive(child.handle.call_host("c3", "open", json!({}))).await;
     assert_eq!(gone, Err(HostCallError::HostGone));
 }

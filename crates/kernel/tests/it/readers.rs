@@ -48,7 +48,7 @@ fn code<T>(result: Result<T, Error>) -> &'static str {
 }
 
 #[tokio::test]
-async fn every_reader_pins_for_himself_and_changes_neither_version_nor_activity() {
+async fn a_pin_belongs_to_one_reader_and_changes_neither_version_nor_activity() {
     for disk in every_store() {
         let world = World::on(disk.clone()).await;
         let shared = play(&world, &ada(), "a", "say hi", Visibility::Org).await;
@@ -97,7 +97,7 @@ async fn a_patch_pins_for_the_caller_without_a_new_version() {
 }
 
 #[tokio::test]
-async fn a_reader_forks_a_shared_session_and_the_fork_is_his_own() {
+async fn a_reader_who_forks_a_shared_session_owns_the_fork() {
     for disk in every_store() {
         let world = World::on(disk.clone()).await;
         let source = play(&world, &ada(), "a", "say hi", Visibility::Org).await;
@@ -119,7 +119,11 @@ async fn a_reader_forks_a_shared_session_and_the_fork_is_his_own() {
         let forked = kernel.session_fork(&ben(), &by, fork, None).await.unwrap().0;
         assert_eq!((&*forked.owner, forked.org.as_deref()), ("ben", Some("acme")), "{}", disk.name);
         assert_eq!((forked.visibility, forked.rules.len()), (Visibility::Private, 0));
-        assert_eq!((&forked.cwd, &forked.metadata), (&None, &serde_json::json!({})), "Ada's own stays hers");
+        assert_eq!(
+            (&forked.cwd, &forked.metadata),
+            (&None, &serde_json::json!({})),
+            "Ada's folder and metadata are not copied"
+        );
         let forked = SessionRef::Id(forked.id);
         assert_eq!(code(kernel.session_get(&ada(), &forked).await), "not_found", "nobody else reads it");
         // Each goes on without the other.
@@ -186,7 +190,7 @@ async fn a_fork_reads_its_inherited_artifacts_when_the_source_is_private_or_dele
 }
 
 #[tokio::test]
-async fn a_scope_lists_and_finds_what_the_caller_may_read() {
+async fn lists_and_searches_cover_the_sessions_of_their_scope() {
     for disk in every_store() {
         let world = World::on(disk.clone()).await;
         for (caller, key, visibility) in [

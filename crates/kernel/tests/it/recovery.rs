@@ -52,7 +52,7 @@ fn a_running_run_is_orphaned_and_keeps_its_durable_text() {
             let world = World::reboot(&disk).await;
             let run = world.get(run).await;
             assert_eq!(run.state.status(), RunStatus::Orphaned, "{}", disk.name);
-            assert_eq!(run.state.error().unwrap().code, "executor_lost");
+            assert_eq!(run.state.error().unwrap().code.as_str(), "executor_lost");
             let attempts = world.kernel.run_attempts(&world.me, run.id).await.unwrap().items;
             assert_eq!(attempts[0].status, RunStatus::Orphaned);
             let (dispatches, path) =
@@ -189,7 +189,11 @@ fn an_orphaned_run_is_retried_if_its_policy_says_so() {
         run_process(async {
             let options = Options { on_orphan: OnOrphan::Retry, ..Options::default() };
             let world = World::boot(disk.clone(), options, vec![], Clock::manual(NOW.plus(2_000)), 3).await;
-            assert_eq!(world.get(run).await.state.status(), RunStatus::Cancelled, "ended is ended");
+            assert_eq!(
+                world.get(run).await.state.status(),
+                RunStatus::Cancelled,
+                "an ended run is not retried"
+            );
         });
     }
 }
@@ -246,7 +250,7 @@ fn a_run_whose_adapter_is_missing_fails_with_a_code() {
     run_process(async {
         let world = World::reboot(&disk).await;
         let run = world.ended(run).await;
-        assert_eq!(run.state.error().unwrap().code, "adapter_unavailable");
+        assert_eq!(run.state.error().unwrap().code.as_str(), "adapter_unavailable");
     });
 }
 

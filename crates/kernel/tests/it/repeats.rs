@@ -13,7 +13,7 @@ fn thread(no: u8) -> SessionId {
 }
 
 #[tokio::test]
-async fn a_request_keeps_its_name_until_the_caller_goes_on() {
+async fn a_request_keeps_its_name_until_the_caller_sends_another_one() {
     let world = World::on(Disk::memory()).await;
     let (kernel, ada) = (&world.kernel, Caller::new("ada"));
     let begin = async |by: &Caller, body: &[u8]| {
@@ -30,7 +30,7 @@ async fn a_request_keeps_its_name_until_the_caller_goes_on() {
     kernel.repeat_close(&ada, thread(1), None).await.unwrap();
     let second = begin(&ada, b"more").await;
     assert!(!second.is_repeated && second.name != first.name);
-    // So does another request.
+    // Another request of the caller about the thread also closes the earlier one.
     assert!(!begin(&ada, b"other").await.is_repeated);
     assert!(!begin(&ada, b"more").await.is_repeated);
     kernel.repeat_refused(&begin(&ada, b"more").await).await;
@@ -58,7 +58,7 @@ async fn equal_starts_that_overlap_are_different_requests() {
 }
 
 #[tokio::test]
-async fn a_name_survives_a_restart_and_ends_with_its_time() {
+async fn a_name_survives_a_restart_and_expires() {
     for disk in every_store() {
         let ada = Caller::new("ada");
         let world = World::on(disk.clone()).await;

@@ -39,7 +39,7 @@ async fn a_reader_of_lost_events_restarts_from_a_snapshot() {
     }
     // The cursor that the error names as the one to continue after.
     kernel.owner_events(me, None, Some(Cursor(100))).await.unwrap();
-    // A reader that saw nothing of the lost stretch misses nothing.
+    // A reader that has seen no lost event misses nothing.
     let events = kernel.session_events(me, &by_key("a"), last.cursor, Some(500)).await.unwrap();
     assert_eq!(events.first().unwrap().body.kind(), "run.queued");
     assert!(

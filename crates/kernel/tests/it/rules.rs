@@ -130,7 +130,7 @@ async fn a_bad_rule_is_refused_by_name_and_nothing_changes() {
 }
 
 #[tokio::test]
-async fn a_file_forbids_but_allows_nothing() {
+async fn rules_of_an_imported_file_deny_but_do_not_allow() {
     let (world, mut control) = world(Disk::memory(), ServerRules::default(), PuppetBehavior::default()).await;
     let rules = ["allow * * *", "deny tool call a", "ask tool call b"];
     let run = world.send(prompt("a", &rules)).await.unwrap().run.id;

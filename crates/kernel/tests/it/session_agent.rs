@@ -69,7 +69,7 @@ async fn given_messages_become_a_new_path_and_nothing_is_overwritten() {
         world.kernel.session_navigate(&world.me, &by_key("a"), Some(first), None).await.unwrap();
         assert_eq!(world.path("a").await.len(), 2);
 
-        // A session may rest on a message of a person, as it may on an appended one.
+        // A given path may end with a message of a person, like a path with an appended message.
         let change = AgentChange {
             messages: Some(Some(messages(json!([text("user", "who am I?")])))),
             ..AgentChange::default()
@@ -258,7 +258,7 @@ async fn the_tools_of_a_session_are_those_of_its_runs_and_of_its_forks() {
 }
 
 #[tokio::test]
-async fn tools_need_an_adapter_that_calls_them_and_there_are_not_too_many() {
+async fn tools_need_an_adapter_that_calls_them_and_their_number_is_limited() {
     let disk = Disk::memory();
     let (adapter, mut control) =
         puppet(&disk.store, PuppetBehavior { client_tools: false, ..PuppetBehavior::default() });
@@ -354,7 +354,7 @@ async fn a_session_shows_its_activity_its_step_and_its_usage() {
 }
 
 #[tokio::test]
-async fn the_sessions_in_memory_are_listed_and_an_idle_time_is_a_sessions_own() {
+async fn sessions_in_memory_are_listed_and_each_may_have_its_own_idle_time() {
     let world = World::on(Disk::memory()).await;
     let loaded = async || {
         let query = SessionQuery { open: true, ..SessionQuery::default() };

@@ -132,7 +132,7 @@ async fn a_session_without_an_org_cannot_be_shared() {
         visibility: Some(Visibility::Org),
         ..SessionPatch::default()
     };
-    // A busy session is refused with the same reason.
+    // The reason is the same for a busy session.
     let error = world.kernel.session_patch(&world.me, &by_key("a"), patch).await.unwrap_err();
     assert_eq!(error.code(), "no_org");
     let new = NewSession { visibility: Some(Visibility::Org), ..NewSession::default() };

@@ -19,9 +19,9 @@ use crate::cluster::database;
 use crate::homes::{Server, node, server_with};
 use crate::world::{by_key, with_timeout};
 
-/// An object store in memory. Other tasks run between the steps of each operation, and an upload can be held up.
+/// An object store in memory. Other tasks run between the steps of each operation, and an upload can be delayed.
 #[derive(Debug, Default)]
-struct Shelf {
+struct MemoryBlobStore {
     bytes: Mutex<HashMap<String, Vec<u8>>>,
     /// The hash whose uploads wait.
     held: Mutex<Option<String>>,
@@ -41,9 +41,9 @@ fn missing() -> BlobError {
 }
 
 #[async_trait]
-impl BlobStore for Shelf {
+impl BlobStore for MemoryBlobStore {
     fn place(&self, hash: &str) -> String {
-        format!("shelf/{hash}")
+        format!("objects/{hash}")
     }
 
     async fn put(&self, hash: &str, _size: u64, part: &Path) -> Result<(), BlobError> {
@@ -78,10 +78,10 @@ impl BlobStore for Shelf {
     }
 }
 
-async fn start(url: &str, n: u8, folder: &TempDir, shelf: Option<&Arc<Shelf>>) -> Server {
+async fn start(url: &str, n: u8, folder: &TempDir, objects: Option<&Arc<MemoryBlobStore>>) -> Server {
     let options = Options {
         artifacts: Some(folder.path().join("artifacts")),
-        blob_store: shelf.map(|shelf| Arc::clone(shelf) as Arc<dyn BlobStore>),
+        blob_store: objects.map(|objects| Arc::clone(objects) as Arc<dyn BlobStore>),
         ..Options::default()
     };
     let server = server_with(url, n, &["script"], &[], options).await;
@@ -114,18 +114,18 @@ impl Server {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn equal_bytes_stored_and_removed_by_two_servers_are_never_missing() {
-    for shelf in [None, Some(Arc::new(Shelf::default()))] {
+    for objects in [None, Some(Arc::new(MemoryBlobStore::default()))] {
         let (url, folder) = (database(), tempfile::tempdir().unwrap());
-        let a = start(&url, 1, &folder, shelf.as_ref()).await;
-        let b = start(&url, 2, &folder, shelf.as_ref()).await;
+        let a = start(&url, 1, &folder, objects.as_ref()).await;
+        let b = start(&url, 2, &folder, objects.as_ref()).await;
         let churn = async { tokio::join!(a.churn(1, 60), b.churn(2, 60), a.churn(1, 60)) };
         tokio::time::timeout(std::time::Duration::from_secs(300), churn).await.unwrap();
         let last = a.put(1, b"content 0").await.unwrap();
         b.churn(2, 2).await;
         assert_eq!(b.kernel.blobs_check(true).await.unwrap().problems, Vec::<String>::new());
         a.kernel.artifact_delete(&a.me, last.id).await.unwrap();
-        let is_empty = || match &shelf {
-            Some(shelf) => shelf.bytes.lock().is_empty(),
+        let is_empty = || match &objects {
+            Some(objects) => objects.bytes.lock().is_empty(),
             None => files(&folder).is_empty(),
         };
         let empty = async {
@@ -140,29 +140,30 @@ async fn equal_bytes_stored_and_removed_by_two_servers_are_never_missing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_upload_holds_up_neither_removals_nor_other_uploads() {
-    let (url, folder, shelf) = (database(), tempfile::tempdir().unwrap(), Arc::new(Shelf::default()));
-    let a = start(&url, 1, &folder, Some(&shelf)).await;
-    let b = start(&url, 2, &folder, Some(&shelf)).await;
+    let (url, folder, objects) =
+        (database(), tempfile::tempdir().unwrap(), Arc::new(MemoryBlobStore::default()));
+    let a = start(&url, 1, &folder, Some(&objects)).await;
+    let b = start(&url, 2, &folder, Some(&objects)).await;
     let other = a.put(1, b"other").await.unwrap();
-    *shelf.held.lock() = Some(blake3::hash(b"slow").to_hex().to_string());
+    *objects.held.lock() = Some(blake3::hash(b"slow").to_hex().to_string());
     let kernel = a.kernel.clone();
     let me = a.me.clone();
     let mut slow = tokio::task::JoinSet::new();
     slow.spawn(async move {
         kernel.artifact_put(&me, &by_key("of-1"), NewArtifact::default(), None, &mut &b"slow"[..]).await
     });
-    with_timeout(shelf.waits.notified()).await;
-    // At the same server, which removes other bytes at once, and at another one, which finds the bytes claimed.
+    with_timeout(objects.waits.notified()).await;
+    // Meanwhile the same server removes other bytes at once, and another server finds the bytes claimed.
     with_timeout(a.kernel.artifact_delete(&a.me, other.id)).await.unwrap();
-    assert!(shelf.bytes.lock().is_empty());
+    assert!(objects.bytes.lock().is_empty());
     let quick = with_timeout(a.put(1, b"quick")).await.unwrap();
     with_timeout(b.put(2, b"quick")).await.unwrap();
     with_timeout(a.kernel.artifact_delete(&a.me, quick.id)).await.unwrap();
-    *shelf.held.lock() = None;
+    *objects.held.lock() = None;
     let same = with_timeout(b.put(2, b"slow")).await.unwrap();
     with_timeout(b.kernel.artifact_delete(&b.me, same.id)).await.unwrap();
-    assert_eq!(shelf.bytes.lock().len(), 2, "the slow upload needs the bytes that are there");
-    shelf.goes_on.notify_one();
+    assert_eq!(objects.bytes.lock().len(), 2, "the slow upload needs the bytes that are there");
+    objects.goes_on.notify_one();
     with_timeout(slow.join_next()).await.unwrap().unwrap().unwrap();
     assert_eq!(a.kernel.blobs_check(true).await.unwrap().problems, Vec::<String>::new());
 }

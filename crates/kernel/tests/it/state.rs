@@ -273,7 +273,7 @@ async fn state_has_limits() {
 }
 
 #[tokio::test]
-async fn the_number_of_keys_is_right_wherever_the_path_goes() {
+async fn the_number_of_keys_is_counted_correctly_on_every_branch() {
     const LIMIT: usize = 3;
     for disk in every_store() {
         let name = disk.name;

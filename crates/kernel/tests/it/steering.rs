@@ -146,7 +146,7 @@ async fn joined_prompts_are_cancelled_and_retried_with_the_run() {
         assert!(error.to_string().contains(&run.id.to_string()), "{error}");
         execution.end(End::failed(mainspring_core::Failure::new("broke", "it broke"), false));
         assert_eq!(world.ended(run.id).await.state.status(), RunStatus::Failed);
-        assert_eq!(world.ended(joined.id).await.state.error().unwrap().code, "broke");
+        assert_eq!(world.ended(joined.id).await.state.error().unwrap().code.as_str(), "broke");
         let error = world.kernel.run_retry(&world.me, joined.id, RunChange::default()).await.unwrap_err();
         assert_eq!(error.code(), "run_merged");
         world.kernel.run_retry(&world.me, run.id, RunChange::default()).await.unwrap();

@@ -282,7 +282,7 @@ fn a_crash_retracts_exactly_the_text_that_is_not_stored() {
 }
 
 #[tokio::test]
-async fn a_cursor_from_the_future_is_reset() {
+async fn a_cursor_ahead_of_all_events_is_answered_with_a_reset() {
     let world = World::on(Disk::memory()).await;
     let run = world.play("a", "say hi").await;
     let (kernel, me) = (&world.kernel, &world.me);

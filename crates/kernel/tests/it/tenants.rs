@@ -55,7 +55,7 @@ async fn an_owner_belongs_to_the_org_that_made_it_first() {
             code(make_key(&world, &admin("beta"), new_key("newcomer", None)).await),
             Some("forbidden")
         );
-        // An owner of no org is nobody's to take, and an admin without an org may do anything.
+        // No org can claim an owner that was claimed without an org. An admin without an org may do anything.
         make_key(&world, &root(), new_key("loner", None)).await.unwrap();
         assert_eq!(code(make_key(&world, &admin("acme"), new_key("loner", None)).await), Some("forbidden"));
         make_key(&world, &root(), new_key("loner", Some("beta"))).await.unwrap();
@@ -105,7 +105,7 @@ async fn a_native_session_stays_with_its_owner_after_it_is_deleted() {
         assert_eq!(code(adopt(&eve, "e", "n1").await), Some("invalid_request"));
         assert_eq!(code(world.kernel.session_get(&eve, &by_key("e")).await), Some("not_found"));
         adopt(&world.me, "b", "n1").await.unwrap();
-        // A path is an id that somebody else could have chosen.
+        // A path could name the native session of another owner.
         for path in ["/etc/passwd", "../other.jsonl", "a/b", "..", "~/x", "a\\b"] {
             assert_eq!(code(adopt(&eve, "e", path).await), Some("invalid_request"), "{path}");
         }
@@ -131,7 +131,7 @@ async fn open_native(
 }
 
 #[tokio::test]
-async fn a_native_session_is_adopted_by_its_owner_through_no_second_adapter_and_in_no_other_spelling() {
+async fn a_native_session_is_adopted_only_by_its_owner_through_its_adapter_under_its_exact_id() {
     for disk in every_store() {
         let behavior = |name| PuppetBehavior { uses_bindings: true, name, ..PuppetBehavior::default() };
         let (first, mut control) = puppet(&disk.store, behavior("puppet"));
@@ -258,7 +258,7 @@ async fn a_delegated_run_has_the_lists_of_its_parent() {
 }
 
 #[tokio::test]
-async fn a_list_of_tools_is_kept_or_the_adapter_refused() {
+async fn an_adapter_that_cannot_enforce_a_list_of_tools_is_refused() {
     let disk = Disk::memory();
     let (adapter, _control) = puppet(&disk.store, PuppetBehavior::default());
     let world = World::with(disk, Options::default(), vec![adapter]).await;
@@ -293,7 +293,7 @@ async fn a_key_spends_no_more_than_its_spend_per_day() {
         play(&world, "usage 1 1 0.6; say one").await.unwrap();
         // A run that is stopped may have used more than it has reported.
         let stopped = play(&world, "usage 1 1 0.6; say two").await.unwrap();
-        assert_eq!(stopped.state.error().unwrap().code, "spend_limit_reached");
+        assert_eq!(stopped.state.error().unwrap().code.as_str(), "spend_limit_reached");
         let refused = play(&world, "say three").await.unwrap_err();
         assert_eq!(refused.code(), "spend_limit_reached");
         let text = "the key's runs have cost at least $1.200000 today, and its spend per day is $1.000000; \
@@ -310,7 +310,7 @@ async fn a_key_spends_no_more_than_its_spend_per_day() {
 }
 
 #[tokio::test]
-async fn a_run_is_stopped_when_its_key_has_spent_enough() {
+async fn a_run_is_stopped_when_its_key_has_reached_its_spend_per_day() {
     let disk = Disk::memory();
     let (adapter, mut control) = puppet(&disk.store, PuppetBehavior::default());
     let world = World::with(disk, Options::default(), vec![adapter]).await;
@@ -328,7 +328,7 @@ async fn a_run_is_stopped_when_its_key_has_spent_enough() {
     first.handle.record(usage(0.7)).await.unwrap();
     second.handle.record(usage(0.7)).await.unwrap();
     let stopped = world.ended(second.handle.assignment().run.id).await;
-    assert_eq!(stopped.state.error().unwrap().code, "spend_limit_reached");
+    assert_eq!(stopped.state.error().unwrap().code.as_str(), "spend_limit_reached");
     assert_eq!(world.clock.now(), NOW);
     drop(first);
 }
@@ -348,7 +348,7 @@ async fn a_spend_per_day_needs_an_adapter_that_reports_costs() {
 }
 
 #[tokio::test]
-async fn a_limited_admin_makes_no_key_with_more() {
+async fn a_limited_admin_cannot_create_a_key_with_more_access() {
     let world = World::on(Disk::memory()).await;
     let lists =
         NewKey { role: AccessRole::Admin, adapters: Some(vec!["script".into()]), ..NewKey::default() };

@@ -37,7 +37,7 @@ async fn a_transcript_continues_an_earlier_one() {
 }
 
 #[tokio::test]
-async fn a_watch_tells_whether_a_transcript_is_the_present() {
+async fn a_watch_reports_whether_a_transcript_is_current() {
     for disk in every_store() {
         let world = World::on(disk).await;
         let run = world.play("s", "say one").await;

@@ -82,7 +82,7 @@ async fn an_unanswered_question_times_out() {
     world.clock.advance(1);
     let run = world.ended(run.id).await;
     assert_eq!(run.state.status(), RunStatus::TimedOut);
-    assert_eq!(run.state.error().unwrap().code, "wait_expired");
+    assert_eq!(run.state.error().unwrap().code.as_str(), "wait_expired");
     let events = world.events("a").await;
     let from = events.iter().position(|event| event.body.kind() == "input.requested").unwrap();
     assert_snapshot!(events_text(&events[from..]), @r#"
@@ -149,7 +149,7 @@ async fn a_lapsed_question_is_withdrawn_and_the_agent_continues() {
 }
 
 #[tokio::test]
-async fn a_waiting_run_can_be_cancelled_held_or_not() {
+async fn a_run_is_cancelled_whether_the_store_or_an_execution_holds_its_wait() {
     for held in [false, true] {
         let disk = Disk::memory();
         let (adapter, mut control) = puppet(&disk.store, PuppetBehavior::default());
@@ -200,7 +200,7 @@ async fn an_agent_that_ends_with_an_open_question_has_not_succeeded() {
     execution.end(End::succeeded());
     let run = world.ended(run.id).await;
     assert_eq!(run.state.status(), RunStatus::Failed);
-    assert_eq!(run.state.error().unwrap().code, "wait_abandoned");
+    assert_eq!(run.state.error().unwrap().code.as_str(), "wait_abandoned");
     world.send(puppet_request("a", "next")).await.unwrap();
     control.next().await;
 }

@@ -342,7 +342,7 @@ fn line(body: &Body) -> String {
         Body::RunCancellationRequested { reason } => format!("{reason:?}"),
         Body::RunCancelled { reason, .. } => format!("{reason:?}"),
         Body::RunFailed { error, .. } | Body::RunTimedOut { error, .. } | Body::RunOrphaned { error, .. } => {
-            error.code.clone()
+            error.code.to_string()
         }
         Body::ToolFailed { outcome, .. } => format!("{outcome:?}"),
         Body::InputRequested { question, .. } | Body::ApprovalRequested { question, .. } => question.clone(),

@@ -13,7 +13,7 @@ impl SessionDraft {
     pub(crate) fn append(&mut self, messages: &[Arc<Message>]) -> Result<(), Refusal> {
         let Some(last) = messages.last() else { return Ok(()) };
         let above = self.hot.session.tip;
-        let line = above.and_then(|above| self.hot.lines.get(&above.line));
+        let line = above.and_then(|above| self.hot.session.line(above.line));
         let placed = place(above, line, false, self.ids.line());
         if let Some(line) = placed.opened {
             self.line_put(line);
@@ -28,8 +28,9 @@ impl SessionDraft {
             (next.pos, parent_id) = (next.pos + 1, Some(message.id));
         }
         self.session_command(session::Command::Navigate { tip: Some(last.id) })?;
-        Arc::make_mut(&mut self.hot.session).tip = before(next);
-        self.hot.lines.retain(|id, _| *id == next.line);
+        if let Some(tip) = before(next) {
+            self.hot.session.move_tip(tip);
+        }
         Ok(())
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use mainspring_core::run::Command;
 use mainspring_core::run::close::{NewMessage, completes_turn};
-use mainspring_core::run::round::{ResultPlace, result_place};
+use mainspring_core::run::round::ResultPlace;
 use mainspring_core::{
     Block, Body, CallResult, Digest, Failure, MessageStatus, NodeId, Role, Route, StateScope, Step,
     StepInput, Time, TitleSource, ToolEnd, ToolOutcome, Usage, goal, session,
@@ -16,10 +16,7 @@ use super::AttemptDraft;
 use crate::adapter::{Compacted, Record, StepTaken};
 use crate::error::Error;
 use crate::kernel::hashed_input;
-use crate::store::{EndedToolCall, OpenToolCall, Row, StepInputRow};
-
-/// Number of step inputs that an actor remembers as stored. A run has one input unless its plan changes.
-const KNOWN_INPUTS: usize = 8;
+use crate::store::{OpenToolCall, Row, StepInputRow};
 
 impl AttemptDraft {
     /// Applies a record of the attempt; `node` is this process.
@@ -53,7 +50,7 @@ impl AttemptDraft {
                     result,
                 });
             }
-            Record::Agent { name } => self.hot.agent = Some(name),
+            Record::Agent { name } => self.hot.answer.set_agent(name),
             Record::Message { blocks, usage } => self.answer(blocks, usage)?,
             Record::Step(step) => self.step(*step),
             Record::Compacted(compacted) => self.compact(*compacted)?,
@@ -72,7 +69,7 @@ impl AttemptDraft {
             }
             Record::ToolResults { blocks } => self.write_results(blocks)?,
             Record::ToolStarted { tool_use_id, name, input, decided_by } => {
-                self.effect_start(tool_use_id.clone(), name.clone());
+                self.start_call(tool_use_id.clone(), name.clone());
                 self.emit(Body::ToolStarted { tool_use_id, name, input, decided_by });
             }
             Record::ToolUnasked { tool_use_id, name } => self.emit(Body::ToolUnasked { tool_use_id, name }),
@@ -106,7 +103,7 @@ impl AttemptDraft {
     /// Writes a message of the agent, with the usage that belongs to it.
     fn answer(&mut self, blocks: Vec<Block>, usage: Option<Usage>) -> Result<(), Error> {
         let usage = usage.map(Usage::clamped);
-        self.hot.turn_usage += usage.unwrap_or_default();
+        self.hot.answer.add_usage(usage.unwrap_or_default());
         self.write_assistant(blocks)?;
         if let Some(usage) = usage {
             self.emit(Body::UsageUpdated { usage });
@@ -131,7 +128,7 @@ impl AttemptDraft {
     /// Counts usage of the run.
     pub(crate) fn add_usage(&mut self, usage: Usage) {
         let usage = usage.clamped();
-        self.hot.turn_usage += usage;
+        self.hot.answer.add_usage(usage);
         self.emit(Body::UsageUpdated { usage });
     }
 
@@ -142,8 +139,8 @@ impl AttemptDraft {
             let message = self.message(id, Role::Assistant, content, MessageStatus::Completed, None);
             self.write(message, false)?;
         }
-        // The message that completes the turn reports its usage.
-        let usage = if completes_turn(&blocks) { self.take_turn_usage() } else { None };
+        // Only the message that completes the turn reports the usage.
+        let usage = if completes_turn(&blocks) { self.hot.answer.take_usage() } else { None };
         content.extend(blocks);
         let message = self.message(id, Role::Assistant, content, MessageStatus::Completed, usage);
         self.write(message, false)?;
@@ -152,7 +149,7 @@ impl AttemptDraft {
 
     /// Records a model call. Its output is the run's last message, if this draft wrote that message.
     fn step(&mut self, taken: StepTaken) {
-        self.hot.agent = Some(taken.agent.clone());
+        self.hot.answer.set_agent(taken.agent.clone());
         let input_hash = taken.input.as_deref().and_then(|input| self.step_input(input));
         let run = &self.subject.run;
         let made = self
@@ -185,7 +182,7 @@ impl AttemptDraft {
         if step.usage.is_none() {
             self.add_usage(Usage::UNKNOWN);
         }
-        self.hot.keeps_private |= step.private.is_some();
+        self.hot.steps.add_private(step.private.is_some());
         let completed = Body::StepCompleted {
             step_id: step.id,
             step_no: step.no,
@@ -203,12 +200,7 @@ impl AttemptDraft {
     /// Stores the input of a model call, unless the actor remembers that it is stored. Returns its hash.
     fn step_input(&mut self, input: &StepInput) -> Option<String> {
         let (hash, json) = hashed_input(input)?;
-        let known = &mut self.hot.step_inputs;
-        if !known.contains(&hash) {
-            if known.len() >= KNOWN_INPUTS {
-                known.remove(0);
-            }
-            known.push(hash.clone());
+        if self.hot.steps.add_input(&hash) {
             self.rows.push(Row::StepInput(Arc::new(StepInputRow { hash: hash.clone(), json })));
         }
         Some(hash)
@@ -236,17 +228,17 @@ impl AttemptDraft {
         Ok(())
     }
 
-    fn effect_start(&mut self, tool_use_id: String, name: String) {
+    fn start_call(&mut self, tool_use_id: String, name: String) {
         let (run, started_at) = (self.subject.run.id, Some(self.at));
-        self.effect_put(OpenToolCall { run, tool_use_id, name, started_at, ended: None });
+        self.put_call(OpenToolCall { run, tool_use_id, name, started_at, ended: None });
     }
 
-    fn effect_put(&mut self, effect: OpenToolCall) {
-        self.rows.push(Row::ToolCall(Box::new(effect.clone())));
-        self.hot.effects.push(effect);
+    fn put_call(&mut self, call: OpenToolCall) {
+        self.rows.push(Row::ToolCall(Box::new(call.clone())));
+        self.hot.calls.add(call);
     }
 
-    /// Records a tool call that was not executed here, with its end.
+    /// Records the start and the end of a tool call that the adapter did not execute.
     fn tool_ended(
         &mut self,
         tool_use_id: String,
@@ -256,13 +248,7 @@ impl AttemptDraft {
         result: CallResult,
     ) -> Result<(), Error> {
         let run = self.subject.run.id;
-        self.effect_put(OpenToolCall {
-            run,
-            tool_use_id: tool_use_id.clone(),
-            name,
-            started_at,
-            ended: None,
-        });
+        self.put_call(OpenToolCall { run, tool_use_id: tool_use_id.clone(), name, started_at, ended: None });
         match failure {
             Some((outcome, error)) => self.tool_failed(tool_use_id, outcome, error, result),
             None => self.tool_completed(tool_use_id, result),
@@ -270,7 +256,7 @@ impl AttemptDraft {
     }
 
     fn tool_completed(&mut self, tool_use_id: String, result: CallResult) -> Result<(), Error> {
-        let (name, end) = self.effect_end(&tool_use_id, result)?;
+        let (name, end) = self.end_call(&tool_use_id, result)?;
         self.emit(Body::ToolCompleted { tool_use_id, name, end });
         Ok(())
     }
@@ -282,32 +268,36 @@ impl AttemptDraft {
         error: Failure,
         result: CallResult,
     ) -> Result<(), Error> {
-        let (name, end) = self.effect_end(&tool_use_id, result.or_error_text(&error))?;
+        let (name, end) = self.end_call(&tool_use_id, result.or_error_text(&error))?;
         self.emit(Body::ToolFailed { tool_use_id, name, outcome, error, end });
         Ok(())
     }
 
     /// Ends a tool call. The result is stored with the call until a message holds it. If no message holds the call,
     /// only the event has the result.
-    fn effect_end(&mut self, tool_use_id: &str, result: CallResult) -> Result<(String, ToolEnd), Error> {
-        let is_open = |effect: &OpenToolCall| effect.tool_use_id == tool_use_id && effect.ended.is_none();
-        let Some(open) = self.hot.effects.iter().position(is_open) else {
-            return Err(Error::Invalid(format!("tool call {tool_use_id:?} has not been started")));
+    fn end_call(&mut self, tool_use_id: &str, result: CallResult) -> Result<(String, ToolEnd), Error> {
+        let Some(open) = self.hot.calls.unfinished(tool_use_id) else {
+            return Err(not_started(tool_use_id));
         };
-        let duration_ms = self.hot.effects[open].duration_ms(self.at);
+        let duration_ms = open.duration_ms(self.at);
         let result = result.or_runtime(duration_ms);
         let content = result.content.clone();
-        if result_place(tool_use_id, &self.hot.unanswered) == ResultPlace::Event {
-            let effect = self.hot.effects.remove(open);
-            self.effect_settle(effect.run, effect.tool_use_id);
-            return Ok((effect.name, ToolEnd { message_id: None, content, duration_ms }));
+        if self.hot.path.result_place(tool_use_id) == ResultPlace::Event {
+            let call = self.hot.calls.remove_unfinished(tool_use_id);
+            let call = call.ok_or_else(|| not_started(tool_use_id))?;
+            self.remove_call_row(call.run, call.tool_use_id);
+            return Ok((call.name, ToolEnd { message_id: None, content, duration_ms }));
         }
-        let message = *self.hot.results_message.get_or_insert_with(|| self.ids.message());
-        let effect = &mut self.hot.effects[open];
-        effect.ended = Some(EndedToolCall { result: Arc::new(result), message });
-        self.rows.push(Row::ToolCall(Box::new(effect.clone())));
-        Ok((effect.name.clone(), ToolEnd { message_id: Some(message), content, duration_ms }))
+        let call = self.hot.calls.end(tool_use_id, result, || self.ids.message());
+        let call = call.ok_or_else(|| not_started(tool_use_id))?;
+        self.rows.push(Row::ToolCall(Box::new(call.clone())));
+        let message_id = call.ended.as_ref().map(|ended| ended.message);
+        Ok((call.name.clone(), ToolEnd { message_id, content, duration_ms }))
     }
+}
+
+fn not_started(tool_use_id: &str) -> Error {
+    Error::Invalid(format!("tool call {tool_use_id:?} has not been started"))
 }
 
 /// Refuses records that are larger than `limit` bytes.

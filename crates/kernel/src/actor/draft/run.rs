@@ -103,7 +103,7 @@ impl QueuedDraft {
         let attempt = run::new_attempt(run, self.ids.attempt(), checkpoint, node, self.at);
         let is_first = run.pen.is_none();
         if is_first {
-            let line = base.at.and_then(|base| self.hot.lines.get(&base.line));
+            let line = base.at.and_then(|base| self.hot.session.line(base.line));
             let placed = place(base.at, line, run.place.is_branch(), self.ids.line());
             run.pen = Some(placed.point);
             if let Some(line) = placed.opened {
@@ -111,19 +111,17 @@ impl QueuedDraft {
             }
         }
         let mut draft = self.with_subject(|of| OfRun::new(of.run, attempt));
-        draft.hot.agent = None;
+        draft.hot.answer.forget_agent();
         draft.command(Command::Start { checkpoint })?;
-        let start = round::path_start(is_first, &base.unanswered, prompt.is_some(), draft.hot.last_role);
+        let start =
+            round::path_start(is_first, &base.unanswered, prompt.is_some(), draft.hot.path.last_role());
         if let Some(results) = start.results {
             draft.write_results(results)?;
-        }
-        if is_first {
-            draft.hot.unanswered.clear();
         }
         if let Some((message, stored)) = prompt.filter(|_| start.writes_prompt) {
             draft.write(message, stored)?;
         }
-        draft.hot.last_role = Some(start.last_role);
+        draft.hot.path.start(is_first, start.last_role);
         Ok(draft)
     }
 
@@ -136,7 +134,7 @@ impl QueuedDraft {
         if let Some(line) = placed.opened {
             self.line_put(line);
         }
-        self.hot.last_role = Some(Role::User);
+        self.hot.path.reopen();
     }
 }
 
@@ -167,7 +165,7 @@ impl AttemptDraft {
         for body in run::decide(&run, None, Command::Merge { into })? {
             self.emit_of(&mut run, body);
         }
-        self.hot.merged.push(run);
+        self.hot.merged.put(run);
         self.write(prompt, true)
     }
 
@@ -215,18 +213,16 @@ impl<A: AttemptSlot> Draft<OfRun<A>> {
     /// Applies an event of this run to the runs that were merged into it.
     fn propagate_to_merged(&mut self, body: &Body) {
         let into = Some(self.subject.run.id);
-        for mut run in std::mem::take(&mut self.hot.merged) {
+        for mut run in self.hot.merged.take() {
             let next = run::follow(&run, body).filter(|_| run.merged_into == into);
             if let Some(body) = next {
                 self.emit_of(&mut run, body);
             }
-            if !run.state.status().is_ended() {
-                self.hot.merged.push(run);
-            }
+            self.hot.merged.put(run);
         }
     }
 
-    /// Records that `body` happened to another run than the draft's own, and applies it.
+    /// Records the event `body` of a run that is not the draft's own, and applies it to that run.
     fn emit_of(&mut self, run: &mut Run, body: Body) {
         run::apply(run, &body, None, None, self.at);
         let of = Some(run.id);
@@ -245,7 +241,7 @@ impl<A: AttemptSlot> Draft<OfRun<A>> {
     /// Moves the state that the run wrote after its last message to that message: the run waits or ends.
     pub(crate) fn state_settle(&mut self) {
         if let Some(pen) = self.subject.run.pen {
-            let keys = std::mem::take(&mut self.hot.state_at_pen);
+            let keys = self.hot.path.take_state_keys();
             self.rows.extend(keys.into_iter().map(|key| Row::StateBack(pen, key)));
         }
     }
@@ -256,27 +252,27 @@ impl<A: AttemptSlot> Draft<OfRun<A>> {
             return Ok(Close { usage: self.subject.run.usage, ..Close::default() });
         }
         self.fail_open_tools();
-        let known = round::known_results(&self.hot.effects, &std::mem::take(&mut self.subject.given));
+        let known = self.hot.calls.known_results(&std::mem::take(&mut self.subject.given));
         let open = Open {
-            unanswered: std::mem::take(&mut self.hot.unanswered),
+            unanswered: self.hot.path.take_unanswered(),
             known: &known,
-            last_role: self.hot.last_role,
+            last_role: self.hot.path.last_role(),
             streamed: std::mem::take(&mut self.subject.streamed).into_iter().map(new_message).collect(),
         };
         let closing = close::close(open, ending.error.as_ref(), || self.ids.message());
         if let Some(content) = closing.results {
             self.write_results(content)?;
         }
-        if std::mem::take(&mut self.hot.keeps_private) {
+        if self.hot.steps.take_private() {
             self.rows.push(Row::StepsSeal(self.subject.run.id));
         }
         let last = closing.messages.len();
         for (no, NewMessage { id, content }) in closing.messages.into_iter().enumerate() {
-            let usage = if no + 1 == last { self.take_turn_usage() } else { None };
+            let usage = if no + 1 == last { self.hot.answer.take_usage() } else { None };
             let message = self.message(id, Role::Assistant, content, ending.status, usage);
             self.write(message, false)?;
         }
-        self.hot.turn_usage = Usage::default();
+        self.hot.answer.drop_usage();
         self.state_settle();
         self.end_path(ending.status)
     }
@@ -293,21 +289,20 @@ impl<A: AttemptSlot> Draft<OfRun<A>> {
             }
             PathEnd::Unmoved => {
                 // An abandoned line is not written any more and need not stay in memory.
-                let line = run.pen.and_then(|pen| self.hot.lines.remove(&pen.line));
+                let line = run.pen.and_then(|pen| self.hot.session.remove_line(pen.line));
                 self.lines_changed.extend(line.map(|line| (line.id, Line { abandoned: true, ..line })));
             }
         }
         Ok(close)
     }
 
-    /// Moves the session's tip to the run's last message, which is above the pen. Refused if the path is empty: `close`
-    /// ends the path of every run that has a pen with a message of the agent.
+    /// Moves the session's tip to the run's last message, which is above the pen. Refused if the path is empty, which is a
+    /// bug: `close` makes every path end with a message of the agent.
     fn move_tip(&mut self) -> Result<(), Refusal> {
         let tip = self.subject.run.pen.and_then(tree::before);
         let tip = tip.ok_or(Refusal::WrongState { what: "path of the run", status: "empty" })?;
         self.change_path();
-        Arc::make_mut(&mut self.hot.session).tip = Some(tip);
-        self.hot.lines.retain(|id, _| *id == tip.line);
+        self.hot.session.move_tip(tip);
         Ok(())
     }
 
@@ -317,10 +312,10 @@ impl<A: AttemptSlot> Draft<OfRun<A>> {
         let Some(pen) = self.subject.run.pen else { return Ok(()) };
         if !self.subject.leaves_tools {
             self.fail_open_tools();
-            let calls = std::mem::take(&mut self.hot.unanswered);
+            let calls = self.hot.path.take_unanswered();
             if !calls.is_empty() {
                 let given = std::mem::take(&mut self.subject.given);
-                let known = round::known_results(&self.hot.effects, &given);
+                let known = self.hot.calls.known_results(&given);
                 self.write_results(close::settle(calls, &known))?;
             }
         }
@@ -337,16 +332,16 @@ impl<A: AttemptSlot> Draft<OfRun<A>> {
         Ok(())
     }
 
-    /// Ends every tool call that has not ended with an unknown outcome.
+    /// Ends every unfinished tool call: its outcome is unknown.
     fn fail_open_tools(&mut self) {
-        for OpenToolCall { run, tool_use_id, name, .. } in round::take_unfinished(&mut self.hot.effects) {
-            self.effect_settle(run, tool_use_id.clone());
+        for OpenToolCall { run, tool_use_id, name, .. } in self.hot.calls.take_unfinished() {
+            self.remove_call_row(run, tool_use_id.clone());
             self.emit(close::outcome_unknown(tool_use_id, name));
         }
     }
 
     /// Removes the row of a tool call.
-    pub(super) fn effect_settle(&mut self, run: RunId, tool_use_id: String) {
+    pub(super) fn remove_call_row(&mut self, run: RunId, tool_use_id: String) {
         let is_same = |call: &OpenToolCall| call.run == run && call.tool_use_id == tool_use_id;
         self.rows.retain(|row| !matches!(row, Row::ToolCall(call) if is_same(call)));
         self.rows.push(Row::ToolCallSettled(run, tool_use_id));
@@ -354,26 +349,20 @@ impl<A: AttemptSlot> Draft<OfRun<A>> {
 
     /// Records that the turn is complete if the run's last message completes it: another turn of the run follows.
     pub(super) fn turn_completed(&mut self) {
-        let is_complete = round::is_turn_complete(self.hot.last_role, &self.hot.unanswered);
+        let is_complete = self.hot.path.is_turn_complete();
         if let Some(message_id) = self.subject.run.final_message.filter(|_| is_complete) {
             self.emit(Body::TurnCompleted { message_id });
         }
     }
 
-    /// Takes the usage of the turn that ends here.
-    pub(super) fn take_turn_usage(&mut self) -> Option<Usage> {
-        let used = std::mem::take(&mut self.hot.turn_usage);
-        (!used.is_zero()).then_some(used)
-    }
-
-    /// Writes a message with tool results. From now on it holds the results of the calls that have ended, and how long
-    /// they took.
+    /// Writes a message with tool results: `blocks`, completed with the results of the calls that have ended and with how
+    /// long they took.
     pub(crate) fn write_results(&mut self, mut blocks: Vec<Block>) -> Result<(), Refusal> {
-        let id = self.hot.results_message.take().unwrap_or_else(|| self.ids.message());
-        let ended = round::take_ended(&mut self.hot.effects);
+        let (id, ended) = self.hot.calls.take_ended();
+        let id = id.unwrap_or_else(|| self.ids.message());
         round::complete_results(&mut blocks, &ended);
         for OpenToolCall { run, tool_use_id, .. } in ended {
-            self.effect_settle(run, tool_use_id);
+            self.remove_call_row(run, tool_use_id);
         }
         let message = self.message(id, Role::User, blocks, MessageStatus::Completed, None);
         self.write(message, false)
@@ -402,7 +391,7 @@ impl<A: AttemptSlot> Draft<OfRun<A>> {
             content,
             usage,
             created_at: self.at,
-            agent: self.hot.agent.clone().filter(|_| role == Role::Assistant),
+            agent: self.hot.answer.agent().filter(|_| role == Role::Assistant).cloned(),
             external_id: None,
         })
     }
@@ -416,9 +405,7 @@ impl<A: AttemptSlot> Draft<OfRun<A>> {
         let run = Arc::make_mut(&mut self.subject.run);
         run.pen = Some(Point { pos: pen.pos + 1, ..pen });
         run.final_message = Some(message.id);
-        self.hot.last_role = Some(message.role);
-        round::apply(&mut self.hot.unanswered, &message);
-        self.hot.state_at_pen.clear();
+        self.hot.path.add_message(&message);
         self.rows.push(match stored {
             true => Row::MessagePlace(message.id, pen),
             false => Row::Message(message.clone(), Some(pen)),
@@ -430,7 +417,7 @@ impl<A: AttemptSlot> Draft<OfRun<A>> {
     /// Returns the position of the message above the pen.
     fn point_above_pen(&self) -> Option<Point> {
         let pen = self.subject.run.pen?;
-        tree::above(pen, self.hot.lines.get(&pen.line))
+        tree::above(pen, self.hot.session.line(pen.line))
     }
 }
 

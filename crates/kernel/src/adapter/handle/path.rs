@@ -1,7 +1,7 @@
 //! The path, the steps, the state and the definitions of a run, as its adapter reads them before a model call.
 //!
-//! They are read from the store once. After that the actor shares what the run has written since, so that a call costs what is
-//! new, and not the history.
+//! They are read from the store once. After that the actor shares the messages and steps that the run has added, so the
+//! cost of a call depends on the new data and not on the history.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,14 +20,15 @@ pub(super) struct Known {
     /// The size of the model's context that the path was read for, and the path.
     context: Option<(Option<u64>, Context)>,
     steps: Option<Vec<Step>>,
-    /// The state of the run, and how often it had changed by then.
+    /// The number of changes of the run's state when it was read, and the state.
     run_state: Option<(u64, Vec<StateEntry>)>,
     /// The definitions that were looked up.
     agents: HashMap<AgentName, Option<AgentDefinition>>,
 }
 
 impl Known {
-    /// Adds what the run has written since the last call; forgets what does not fit together with it.
+    /// Adds the messages and steps that the run has written since the last call. Without `written`, the known path and steps
+    /// are dropped and read again; if its messages do not continue the known path, only the path.
     fn update(&mut self, head: Option<Point>, written: Option<Box<Written>>) {
         let Some(written) = written else {
             (self.context, self.steps) = (None, None);
@@ -146,8 +147,8 @@ impl AttemptHandle {
         Ok(entries)
     }
 
-    /// Finds an agent definition made by the run's owner; the latest version if none is named. All calls of an execution get
-    /// the same one.
+    /// Finds an agent definition made by the run's owner; the latest version if none is named. All calls of an execution
+    /// return the same version.
     pub async fn agent(&self, name: &AgentName) -> Result<Option<AgentDefinition>, HandleError> {
         let mut known = self.known.lock().await;
         if let Some(found) = known.agents.get(name) {

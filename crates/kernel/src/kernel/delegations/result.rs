@@ -42,8 +42,8 @@ impl Shared {
         }))
     }
 
-    /// Finds the newest artifact of `run` with this role. Fails if one is damaged, except that an older checkpoint may take
-    /// the place of a damaged one: a result must not be replaced by an earlier one.
+    /// Finds the newest artifact of `run` with this role. Skips damaged artifacts when it looks for a checkpoint, since an
+    /// older checkpoint will do. Otherwise fails if one is damaged: an earlier result must not take its place.
     pub(crate) async fn newest_artifact(
         &self,
         run: &Run,

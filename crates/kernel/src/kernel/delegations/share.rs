@@ -15,7 +15,7 @@ use crate::store::DelegationsOf;
 /// The shares of children that are not committed yet.
 #[derive(Debug, Default)]
 pub(crate) struct Shares {
-    /// Makes the check of what is left and its reservation atomic.
+    /// Makes the check of the parent's remaining limits and the reservation atomic.
     checking: tokio::sync::Mutex<()>,
     reserved: Mutex<Vec<Share>>,
 }
@@ -117,15 +117,15 @@ impl Shared {
             }
             left.max_steps = None;
         }
-        // The child's adapter enforces limits that come only from the parent as far as it can.
+        // Limits that come only from the parent are best effort: the child's adapter enforces what it can.
         let is_given = left.has_no_amount() || !wanted.limits.has_no_amount();
         let best_effort = wanted.limits.best_effort.or((!is_given).then_some(true));
         let limits = RunLimits { best_effort, ..wanted.limits.share_of(&left) };
         Ok(self.shares.reserve(Share { parent: parent.id, child, limits }))
     }
 
-    /// Reduces the limits requested for a retry of `child` to the rest of its parent's. What the child has used counts
-    /// again in the retry.
+    /// Reduces the limits requested for a retry of `child` to the rest of its parent's. The earlier usage of the child
+    /// counts against the limits of the retry too.
     pub(crate) async fn retried_child_limits(
         &self,
         parent: &Run,

@@ -149,7 +149,7 @@ pub(super) struct Facts {
     attempts: HashSet<AttemptId>,
     /// The hashes of the values of the session's state, by key and version; none for a removed key.
     state: HashMap<(String, u64), Option<[u8; 32]>>,
-    /// The keys of the state at the tip, in version 1.
+    /// The keys of the state at the tip, for a file of version 1.
     keys: HashSet<String>,
     /// The last title and the last status that an event has set.
     title: Option<Option<String>>,

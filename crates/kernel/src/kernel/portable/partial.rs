@@ -41,7 +41,7 @@ pub(super) struct PartialSession {
     unwritten: HashMap<MessageId, Point>,
     /// The line of the tree being read.
     line: Option<OpenLine>,
-    /// The facts of the records above.
+    /// The facts of the records read so far.
     pub(super) facts: Facts,
     limits: CallerLimits,
     /// The artifact whose bytes are being read.
@@ -374,7 +374,7 @@ impl PartialSession {
             session: self.session.id,
             at: Some(self.session.pinned_at.unwrap_or(self.session.updated_at)),
         });
-        // A pin is its reader's, and no part of the session.
+        // A pin belongs to its reader and is not part of the session.
         let stored = Session { pinned: false, pinned_at: None, tip, base: None, ..self.session.clone() };
         self.rows.push(Row::Session(Arc::new(stored)));
         self.rows.extend(pin.iter().map(|pin| Row::Pin(Box::new(pin.clone()))));

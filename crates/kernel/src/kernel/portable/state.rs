@@ -3,7 +3,7 @@
 //! An entry is visible from a line unless it was written after the line was opened. A store orders both by the numbers
 //! of its events, which have no meaning in another store. A file holds the order as counts of openings: a line has the
 //! number of lines that were opened before it, an entry the number of lines that were opened before the entry. An
-//! import stores the counts as orders below every event, so that what is written later comes after.
+//! import stores the counts as orders below every event, so that later writes come after all of them.
 
 use std::collections::HashMap;
 

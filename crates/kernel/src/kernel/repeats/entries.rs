@@ -5,10 +5,10 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use mainspring_core::{SessionId, Time};
 use serde::{Deserialize, Serialize};
 
-/// The owner, and the key of a request.
+/// The owner of a caller, and the id of its API key if it uses one.
 pub(super) type CallerName = (String, Option<String>);
 
-/// A request, under its name.
+/// A request that may be repeated.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Entry {
     /// The sender of the request.
@@ -17,8 +17,11 @@ pub(super) struct Entry {
     pub(super) request: String,
     /// The thread that the request concerns or has created.
     pub(super) thread: Option<SessionId>,
+    /// True if the request named a thread when it arrived; false if it creates one.
     pub(super) has_thread: bool,
+    /// When the request arrived last.
     pub(super) arrived_at: Time,
+    /// The number of arrivals that are being handled.
     #[serde(skip)]
     pub(super) handling: u32,
 }
@@ -65,7 +68,7 @@ impl Entries {
         Some(entry)
     }
 
-    /// Changes a request, and returns it as it is then.
+    /// Changes a request. Returns the changed request.
     pub(super) fn change(&mut self, name: &str, change: impl FnOnce(&mut Entry)) -> Option<Entry> {
         let mut entry = self.remove(name)?;
         change(&mut entry);

@@ -152,7 +152,7 @@ async fn an_attempt_that_has_ended_cancels_nothing() {
 }
 
 #[tokio::test]
-async fn a_run_that_may_only_answer_cancels_nothing_but_its_children() {
+async fn a_run_that_may_only_answer_cancels_only_its_children() {
     let disk = Disk::memory();
     let (adapter, mut control) =
         puppet(&disk.store, PuppetBehavior { obeys: true, ..PuppetBehavior::default() });

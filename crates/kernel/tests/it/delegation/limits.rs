@@ -1,4 +1,4 @@
-//! Limits of children: a share of what their parent has left, also when they are retried.
+//! Limits of children: each child gets a share of what its parent has left, also when it is retried.
 
 use mainspring_core::{Cost, DelegationMode, Failure, RunChange, RunLimits, RunOptions, RunStatus, Usage};
 use mainspring_kernel::adapter::{End, Executed, Record};
@@ -47,7 +47,11 @@ async fn a_child_gets_a_share_of_its_parents_budget_and_returns_the_rest() {
     world.ended(first.run.id).await;
     assert_eq!(execution.handle.spent_by_children().await.unwrap().cost, Cost::from(0.6));
     let fourth = delegate(&execution.handle, share("4")).await;
-    assert_eq!(fourth.run.options.limits.max_cost, dollars(0.3), "the first child returned its rest");
+    assert_eq!(
+        fourth.run.options.limits.max_cost,
+        dollars(0.3),
+        "what the first child did not use is free again"
+    );
 }
 
 #[tokio::test]
@@ -65,7 +69,7 @@ async fn a_retried_child_gets_no_more_than_its_parent_has_left() {
         let error = Executed::Ended(End::Failed { error: broken(), retryable: false, usage: usage(0.3) });
         control.next().await.end(error);
         world.ended(child.run.id).await;
-        // A dollar less what the parent has used. What the child has used counts in the retry again.
+        // A dollar minus the parent's usage. The child's earlier usage counts against the limit of the retry too.
         let retried = retry(5.0).await;
         assert_eq!(retried.options.limits.max_cost, dollars(0.9), "{}", world.disk.name);
         control.next().await.end(End::failed(broken(), false));
@@ -73,7 +77,7 @@ async fn a_retried_child_gets_no_more_than_its_parent_has_left() {
         assert_eq!(
             retry(0.7).await.options.limits.max_cost,
             dollars(0.7),
-            "{}: less is less",
+            "{}: a lower limit is kept",
             world.disk.name
         );
         control.next().await.end(End::succeeded());

@@ -137,7 +137,7 @@ async fn a_child_without_limits_leaves_something_for_the_next_one() {
 }
 
 #[tokio::test]
-async fn a_run_has_only_so_many_children_at_once() {
+async fn a_run_has_a_maximum_number_of_unfinished_children() {
     let mut options = Options::default();
     options.limits.children_per_run = 2;
     let (world, mut control) = world_with(Disk::sqlite(), options).await;
@@ -392,7 +392,7 @@ async fn no_random_child_exceeds_its_parent() {
             let mut work = random_work(&step.to_string(), &folders, &mut random);
             let continued = random_session(&world, &mut work, &idle, &mut random).await;
             random_patch(&world, parent.handle.assignment().run.session, &mut random).await;
-            // Of the run as it is now: its session may have other rules than when it started.
+            // The verdicts of the parent now: its session may have other rules than when the run started.
             let bound = verdicts_now(&world, parent).await;
             let spent = parent.handle.spent_by_children().await.unwrap();
             let Ok(child) = with_timeout(parent.handle.delegate(work)).await else { continue };
@@ -407,7 +407,7 @@ async fn no_random_child_exceeds_its_parent() {
             let execution = adapter.1.next().await;
             let verdicts = verdicts_now(&world, &execution).await;
             assert_no_looser(&bound, &verdicts, seed);
-            // Nor if its session is changed while it runs.
+            // The child stays within its parent's rules even if its session is changed while it runs.
             random_patch(&world, child.session.id, &mut random).await;
             assert_no_looser(&bound, &verdicts_now(&world, &execution).await, seed);
             random_grants(&world, Some(parent), &execution, &mut random, seed).await;
@@ -430,7 +430,7 @@ fn assert_bounded(parent: &Run, profile: SandboxProfile, child: &Run, folder: Op
 }
 
 #[tokio::test]
-async fn a_child_in_a_session_elsewhere_is_refused() {
+async fn a_child_in_a_session_outside_its_parents_folders_is_refused() {
     let root = tempfile::tempdir().unwrap();
     let [own, other] = ["own", "other"].map(|name| {
         let folder = root.path().canonicalize().unwrap().join(name);
@@ -455,7 +455,7 @@ async fn a_child_in_a_session_elsewhere_is_refused() {
         ..request(DelegationMode::Continue, name)
     };
     assert_eq!(refusal(&execution.handle, there("agent")).await.code(), "folder_not_allowed");
-    // Nor may an application delegate it in the name of the run.
+    // An application cannot delegate the work on behalf of the run either.
     let refused = world.kernel.run_delegate(&world.me, run.id, there("person")).await.unwrap_err();
     assert_eq!(refused.code(), "folder_not_allowed");
     // A retry keeps the bounds.
@@ -473,7 +473,7 @@ async fn a_child_in_a_session_elsewhere_is_refused() {
 }
 
 #[tokio::test]
-async fn a_limit_of_steps_that_nobody_counts_is_refused() {
+async fn a_step_limit_is_refused_for_an_adapter_that_does_not_count_steps() {
     let (world, mut control) = world(Disk::memory()).await;
     let limits = RunLimits { max_steps: Some(5), best_effort: Some(true), ..RunLimits::default() };
     let (_, execution) = limited_parent(&world, &mut control, limits).await;

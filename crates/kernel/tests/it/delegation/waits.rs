@@ -38,7 +38,7 @@ async fn a_wait_that_would_close_a_cycle_is_refused() {
 
 /// Both requests are checked before either is committed; the second must see the first.
 #[tokio::test]
-async fn of_two_concurrent_waits_for_each_other_one_is_refused() {
+async fn one_of_two_concurrent_waits_for_each_other_is_refused() {
     for disk in every_store() {
         let (world, mut control) = world(disk).await;
         let mut parents = vec![];

@@ -11,14 +11,14 @@ use crate::store::StateAt;
 
 /// The known numbers of keys.
 #[derive(Debug, Default)]
-pub(super) struct StateCounts {
+pub(crate) struct StateCounts {
     session: Option<(Option<Point>, usize)>,
     run: Option<(RunId, usize)>,
 }
 
 impl StateCounts {
     /// The number of keys that a write at `at` sees, if it is known.
-    pub(super) fn get(&self, at: &StateAt) -> Option<usize> {
+    pub(crate) fn get(&self, at: &StateAt) -> Option<usize> {
         match at {
             StateAt::Session { at, .. } => {
                 let (known, count) = self.session?;
@@ -30,7 +30,7 @@ impl StateCounts {
     }
 
     /// Notes the number of keys after a write at `at` that has become durable.
-    pub(super) fn set(&mut self, at: &StateAt, count: usize) {
+    pub(crate) fn set(&mut self, at: &StateAt, count: usize) {
         match at {
             StateAt::Session { at, .. } => self.session = Some((*at, count)),
             StateAt::Run(run) => self.run = Some((*run, count)),
@@ -39,7 +39,7 @@ impl StateCounts {
     }
 
     /// Forgets the number for `at`: a write may have changed it.
-    pub(super) fn forget(&mut self, at: &StateAt) {
+    pub(crate) fn forget(&mut self, at: &StateAt) {
         match at {
             StateAt::Session { .. } => self.session = None,
             StateAt::Run(_) => self.run = None,
