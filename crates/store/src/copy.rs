@@ -1,16 +1,16 @@
 //! Copies all data of one database into another one that is empty.
 //!
 //! ```text
-//! source ──record by record──▶ target, one transaction per range ──read again──▶ the same hash ──▶ kept, with the mark
-//!                              all ranges and bytes are there ──▶ the mark is removed: the target is a store
+//! source ──range of records──▶ target ──read back: same hash──▶ committed with the mark ──▶ next range
+//!                                         all ranges and artifacts copied ──▶ mark removed: a complete store
 //! ```
 //!
-//! Records with a form of their own in each store (sessions, runs, messages, …) travel as the types of `core`; the others
-//! travel as rows of plain values. Ids, cursors, numbers of lines and the order of records are kept. A copy that ends early
-//! continues after the last range that was kept.
+//! The mark records how far the copy is. Records that the stores keep in different forms (sessions, runs, messages, …)
+//! are copied as the types of `core`, the others as rows of plain values. Ids, cursors and the order of records stay
+//! the same. An interrupted copy continues after the last committed range.
 //!
-//! Invariant: a target with the mark is never opened as a store, and each record before the positions of its mark is equal to
-//! that of the source.
+//! Invariant: a target with the mark is never opened as a store, and the records that its mark counts are equal to
+//! those of the source.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ mod tables;
 pub(crate) use mark::{Mark, Position, SourceState, TableMark, UNFINISHED_COPY};
 pub(crate) use tables::{Column, CopyTable, Record, TABLES, Value};
 
-/// The tables whose records refer to the bytes of artifacts.
+/// The tables whose records name blobs by their hash.
 const WITH_BYTES: &[&str] = &["artifacts", tables::INHERITED];
 
 /// A database that can be copied, or copied into.
@@ -35,11 +35,11 @@ const WITH_BYTES: &[&str] = &["artifacts", tables::INHERITED];
 pub enum CopyEnd {
     /// The file of a SQLite database.
     Sqlite(PathBuf),
-    /// The URL of a PostgreSQL.
+    /// The URL of a PostgreSQL database.
     Postgres(String),
 }
 
-/// Why a copy failed. The target is not a store: it is as it was, or an unfinished copy.
+/// Why a copy failed. The target is unchanged or an unfinished copy; only if the verification failed is it a store.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CopyError {
@@ -91,7 +91,7 @@ pub enum CopyError {
     /// A SQLite database cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// There is no connection to a PostgreSQL.
+    /// A PostgreSQL database cannot be reached.
     #[cfg(feature = "postgres")]
     #[error("{address} cannot be used")]
     Unreachable {
@@ -100,7 +100,7 @@ pub enum CopyError {
         /// The problem.
         source: crate::PostgresError,
     },
-    /// A PostgreSQL cannot be used.
+    /// A PostgreSQL database cannot be used.
     #[cfg(feature = "postgres")]
     #[error(transparent)]
     Postgres(#[from] crate::PostgresError),
@@ -128,7 +128,7 @@ pub enum CopyError {
 }
 
 impl CopyError {
-    /// The error for a message that names the database already.
+    /// Removes the address from the error, for a message that already names the database.
     pub fn without_address(self) -> Self {
         match self {
             #[cfg(feature = "postgres")]
@@ -143,7 +143,7 @@ impl CopyError {
 pub struct CopyOptions {
     /// Records that are written by one statement, at most.
     pub batch_records: usize,
-    /// Records that are compared and kept in one transaction, at most. A copy that is killed loses as many.
+    /// Records that are compared and kept in one transaction, at most. An interrupted copy repeats at most this many.
     pub range_records: u64,
 }
 
@@ -160,7 +160,7 @@ pub enum CopyStep<'a> {
     Continues(u64),
     /// The target is an unfinished copy that cannot be continued, for this reason. It is emptied.
     BeginsAgain(&'a str),
-    /// Records of this kind are about to be written, after this number of them.
+    /// More records of this kind are about to be written; this number of them is written already.
     Writes(&'static str, u64),
     /// This number of records of a kind is written, compared and kept.
     Keeps(&'static str, u64),
@@ -182,7 +182,7 @@ pub struct CopyReport {
     pub records: Vec<(&'static str, u64)>,
     /// The number of records among them that an earlier, interrupted copy had written.
     pub kept: u64,
-    /// The verification of the target. A finding is one of the source too, since the records are equal.
+    /// The verification of the target. The source has the same findings, since the records are equal.
     pub verified: Vec<Verification>,
 }
 
@@ -201,7 +201,8 @@ impl CopyReport {
 /// Copies all data of `from` into `to`, compares the written records with the source, and verifies the target. Continues a
 /// copy that ended early.
 ///
-/// The caller makes sure that no process uses a SQLite database of either; the lock of a PostgreSQL is taken here.
+/// The caller makes sure that no process uses a SQLite database of the two; the lock of a PostgreSQL database is taken
+/// here.
 pub fn store_copy(
     from: &CopyEnd,
     to: &CopyEnd,
@@ -246,14 +247,13 @@ pub(crate) fn snapshot_copy(
 
 /// Removes an unfinished copy, so that its target is empty. Returns the number of records that it had.
 ///
-/// The caller makes sure that no process uses a SQLite database; the lock of a PostgreSQL is taken here.
+/// The caller makes sure that no process uses a SQLite database; the lock of a PostgreSQL database is taken here.
 pub fn copy_discard(target: &CopyEnd, now: Time) -> Result<u64, CopyError> {
     let opened = match target {
         CopyEnd::Sqlite(_) => open_target(target, now),
         #[cfg(feature = "postgres")]
-        CopyEnd::Postgres(url) => {
-            crate::postgres::copy::PostgresEnd::unfinished(url).map(|end| Box::new(end) as Box<dyn Target>)
-        }
+        CopyEnd::Postgres(url) => crate::postgres::copy::PostgresDatabase::unfinished(url)
+            .map(|end| Box::new(end) as Box<dyn Target>),
         #[cfg(not(feature = "postgres"))]
         CopyEnd::Postgres(_) => Err(CopyError::NoPostgres),
     };
@@ -296,7 +296,7 @@ fn begin(
     Ok(mark)
 }
 
-/// The hashes of the bytes that artifacts, and those that forks have inherited, refer to.
+/// Returns the hashes of all artifacts, also of those that forks have inherited.
 fn blob_hashes(source: &mut dyn Source) -> Result<BTreeSet<String>, CopyError> {
     let mut hashes = BTreeSet::new();
     for table in TABLES.iter().filter(|table| WITH_BYTES.contains(&table.name)) {
@@ -326,7 +326,7 @@ fn open_source(end: &CopyEnd, now: Time) -> Result<Box<dyn Source>, CopyError> {
     match end {
         CopyEnd::Sqlite(path) => Ok(Box::new(crate::sqlite::copy::SqliteSource::open(path, now)?)),
         #[cfg(feature = "postgres")]
-        CopyEnd::Postgres(url) => Ok(Box::new(crate::postgres::copy::PostgresEnd::source(url)?)),
+        CopyEnd::Postgres(url) => Ok(Box::new(crate::postgres::copy::PostgresDatabase::source(url)?)),
         #[cfg(not(feature = "postgres"))]
         CopyEnd::Postgres(_) => Err(CopyError::NoPostgres),
     }
@@ -336,7 +336,7 @@ fn open_target(end: &CopyEnd, now: Time) -> Result<Box<dyn Target>, CopyError> {
     match end {
         CopyEnd::Sqlite(path) => Ok(Box::new(crate::sqlite::copy::SqliteTarget::open(path, now)?)),
         #[cfg(feature = "postgres")]
-        CopyEnd::Postgres(url) => Ok(Box::new(crate::postgres::copy::PostgresEnd::target(url)?)),
+        CopyEnd::Postgres(url) => Ok(Box::new(crate::postgres::copy::PostgresDatabase::target(url)?)),
         #[cfg(not(feature = "postgres"))]
         CopyEnd::Postgres(_) => Err(CopyError::NoPostgres),
     }
@@ -388,13 +388,13 @@ pub(crate) trait Target: Reads {
 /// Takes the records of a table, with their positions in the database that is read.
 pub(crate) type Each<'a> = dyn FnMut(Record, Position) -> Result<(), CopyError> + 'a;
 
-/// The error of one kind of records.
+/// Converts an error of the store into the error of a table.
 pub(crate) fn failed(table: &CopyTable) -> impl Fn(StoreError) -> CopyError + use<> {
     let table = table.name;
     move |source| CopyError::Store { table, source }
 }
 
-/// The error of a file.
+/// Converts an I/O error into the error of a file.
 pub(crate) fn io_failed(path: &Path) -> impl Fn(std::io::Error) -> CopyError + use<> {
     let path = path.to_owned();
     move |source| CopyError::Io { path: path.clone(), source }

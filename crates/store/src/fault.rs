@@ -1,4 +1,4 @@
-//! Disk faults that tests inject.
+//! Faults that tests inject.
 
 /// A fault that tests inject into the next group of commits, or into the next load.
 #[doc(hidden)]

@@ -20,8 +20,8 @@ pub use copy::{CopyEnd, CopyError, CopyOptions, CopyReport, CopyStep, CopySteps,
 pub use fault::Fault;
 #[cfg(feature = "postgres")]
 pub use postgres::{
-    AnnouncedSettings, FeedHolder, HomeServer, Homes, PostgresCheck, PostgresError, PostgresOptions,
-    PostgresStore, PostgresView, Seat, ServerRow, ServerSeen, ServersSeen, SharedPermits, Standby,
+    AnnouncedSettings, FeedHolder, HomeServer, Homes, LocalServer, PostgresCheck, PostgresError,
+    PostgresOptions, PostgresStore, PostgresView, ServerRow, ServerSeen, ServersSeen, SharedPermits, Standby,
 };
 #[cfg(feature = "s3")]
 pub use s3::{CredentialsError, S3Blobs, S3Credentials, S3Options};

@@ -1,11 +1,11 @@
-//! The order in which the rows of a commit are written. A commit holds its rows in no order. Rows that end something
-//! are written before rows that begin something, and rows before those that refer to them, so that no constraint fails
-//! on an intermediate state.
+//! The order in which the rows of a commit are written. A commit may hold rows of different kinds in any order. Rows that
+//! end something are written before rows that begin something, and rows before those that refer to them, so that no
+//! constraint fails on an intermediate state.
 
 use mainspring_core::{BindingStatus, RunStatus, SessionStatus};
 use mainspring_kernel::store::Row;
 
-/// The rank of rows that refer to others, and that no row refers to.
+/// The rank of rows that no other row refers to.
 pub(crate) const OTHERS: u8 = 13;
 
 /// The rank of a row. The sort by it is stable: lines stay in the order of their creation.

@@ -5,13 +5,14 @@
 //! reads   ──▶ pool                               ──▶ one statement, or several in one snapshot
 //! ```
 //!
-//! Rows are stored as the JSON of their public form, beside the columns by which they are found. A cursor is made of the
-//! transaction id; docs/decisions/0034-cursors-in-postgresql.md says why. All statements are unnamed and no setting
-//! outlives a transaction, so that they pass a transaction pooler; only the lock of the server needs a session.
+//! Rows are stored as the JSON of their public form, beside the columns by which they are found. A cursor is made of
+//! the transaction id; docs/decisions/0034-cursors-in-postgresql.md says why. All statements are unnamed and no setting
+//! outlives a transaction, so that they work through a transaction pooler; only the lock of the server needs a
+//! connection of its own.
 //!
-//! Invariant: one server at a time writes a database: it holds the lock, or in a cluster the lease. A server that starts
-//! voids all leases of sessions, so that one which has lost the database without noticing cannot write. Servers that share
-//! the work are one group in this sense, and each of them writes its own sessions (`homes.rs`).
+//! Invariant: one server at a time writes a database: it holds the lock, or in a cluster the lease. A server that
+//! starts voids all leases of sessions, so that a server that has lost the database without noticing cannot write.
+//! Servers that share the work count as one server here, and each of them writes its own sessions (`homes.rs`).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,7 +24,7 @@ use tokio::runtime::{Handle, Runtime};
 use self::connect::{Connector, Pooled};
 pub use self::diagnosis::{FeedHolder, PostgresCheck, ServerRow};
 pub use self::homes::{HomeServer, Homes};
-pub use self::lease::Seat;
+pub use self::lease::LocalServer;
 pub use self::permits::SharedPermits;
 use self::read::Reader;
 pub use self::settings::AnnouncedSettings;
@@ -64,8 +65,8 @@ mod writer;
 pub struct PostgresOptions {
     /// The number of connections that write, from 1. More than 4 rarely help.
     pub writers: usize,
-    /// Takes the lock of the server, which needs a connection of its own: no transaction pooler. Without it, nothing
-    /// prevents a second server from voiding the leases of this one.
+    /// Takes the lock of the server. The lock needs a connection of its own, which a transaction pooler does not give.
+    /// Without the lock, nothing prevents a second server from voiding the leases of this one.
     pub takes_lock: bool,
     /// Milliseconds for which a reader of all sessions waits for transactions that are older than an event. It then
     /// returns the events before those transactions.
@@ -123,7 +124,7 @@ pub enum PostgresError {
     /// A setting differs from that of another server of the cluster.
     #[error("{0}")]
     Settings(String),
-    /// The file that tells the guards of agents until when agents may live cannot be written.
+    /// The file with the time limit of agents cannot be written.
     #[error("{} cannot be written: {reason}", file.display())]
     LimitFile {
         /// The file.
@@ -139,7 +140,7 @@ pub struct PostgresStore {
     inlets: Vec<Arc<Inlet>>,
     shared: Arc<Shared>,
     feed_wait_ms: u64,
-    /// Dropped last: the connections live on it.
+    /// Dropped last: the connections run on these threads.
     _threads: Arc<Threads>,
 }
 
@@ -212,7 +213,7 @@ impl PostgresStore {
         self.shared.is_full.store(is_full, Ordering::Release);
     }
 
-    /// The writer of a session.
+    /// Returns the index of the writer of a session.
     fn inlet(&self, fence: Fence) -> usize {
         // Ids begin with the time, and end with random bits.
         usize::from(fence.session.as_bytes()[15]) % self.inlets.len()

@@ -27,13 +27,13 @@ pub use self::credentials::{CredentialsError, S3Credentials};
 
 mod credentials;
 
-/// The size of a part of an upload. Smaller contents are one request.
+/// The size of a part of an upload. A file that is not larger is sent in one request.
 const PART_BYTES: u64 = 8 << 20;
 /// The maximum number of parts that are used. S3 allows 10,000.
 const MAX_PARTS: u64 = 9_000;
-/// Parts that are sent at the same time.
+/// The number of parts that are sent at the same time.
 const PARTS_AT_ONCE: usize = 2;
-/// Bytes read at a time.
+/// The number of bytes that are read at a time.
 const BUFFER_BYTES: usize = 256 << 10;
 /// The longest text of an error of the object store.
 const MAX_REASON_CHARS: usize = 500;
@@ -69,7 +69,7 @@ pub struct S3Blobs {
 }
 
 impl S3Blobs {
-    /// Prepares the access to a bucket. Sends no request. Returns the problem of the options or the environment.
+    /// Prepares the access to a bucket. Sends no request. Fails if the options or the environment are not usable.
     ///
     /// Values that the options lack come from the environment variables of AWS, then from the machine's role.
     pub fn new(options: S3Options, clock: Clock) -> Result<Self, String> {
@@ -116,7 +116,7 @@ impl S3Blobs {
         &self.name
     }
 
-    /// Asks the object store whether the bucket can be listed. Returns the problem.
+    /// Fails if the bucket cannot be listed.
     pub async fn probe(&self) -> Result<(), BlobError> {
         let prefix = (!self.prefix.is_empty()).then(|| Path::from(self.prefix.as_str()));
         let mut listed = self.client.list(prefix.as_ref());
@@ -135,7 +135,7 @@ impl S3Blobs {
         blob_error(&self.name, error)
     }
 
-    /// Sends a content as one object.
+    /// Sends a file in one request.
     async fn put_small(&self, hash: &str, mut file: tokio::fs::File) -> Result<(), BlobError> {
         let mut bytes = vec![];
         file.read_to_end(&mut bytes).await.map_err(|error| staging_error(&error))?;
@@ -146,7 +146,7 @@ impl S3Blobs {
         put.map(drop).map_err(|error| self.error(&error))
     }
 
-    /// Sends a content in parts, which become an object when all of them are there.
+    /// Sends a file in parts, which become an object when all of them have arrived.
     async fn put_parts(&self, hash: &str, size: u64, file: tokio::fs::File) -> Result<(), BlobError> {
         let part_bytes = PART_BYTES.max(size.div_ceil(MAX_PARTS));
         let upload = self.client.put_multipart(&self.key(hash)).await.map_err(|error| self.error(&error))?;

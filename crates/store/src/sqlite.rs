@@ -114,7 +114,7 @@ pub struct SqliteStore {
 }
 
 impl SqliteStore {
-    /// Finds a database of the original daemon in the folder of the store that was not imported into it.
+    /// Finds a database of the original daemon that lies in the store's folder and was not imported into the store.
     pub async fn omi_offer(&self) -> Option<OmiOffer> {
         let path = self.path.clone();
         self.read(move |connection| Ok(omi::offer(&path, Some(connection)))).await.ok().flatten()

@@ -106,8 +106,8 @@ impl StateDir {
         Self::open_for(path, since, node, None)
     }
 
-    /// Takes ownership of `path` for a process whose database is `store`, not one in the directory. The name is shown to
-    /// people: it has no password.
+    /// Takes ownership of `path` for a process whose database is `store`, not one in the directory. `store` is shown to
+    /// users, so it must not contain a password.
     pub fn open_for(
         path: &Path,
         since: Time,
@@ -233,11 +233,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_copy_of_the_lock_file_does_not_keep_the_folder() {
+    fn a_forked_process_does_not_keep_the_ownership() {
         let folder = tempfile::tempdir().unwrap();
         let open = || StateDir::open(folder.path(), Time(1), NodeId::from_random([1; 16]));
         let owned = open().unwrap();
-        // As in a process that was forked and has not executed its program yet.
+        // The copy stands for a process that was forked and has not executed its program yet.
         let copy = owned.lock.try_clone().unwrap();
         drop(owned);
         open().unwrap();

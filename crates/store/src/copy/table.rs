@@ -5,9 +5,9 @@ use super::{
     Target,
 };
 
-/// Bytes of records that are written by one statement, about.
+/// The approximate size of the records that one statement writes.
 const BATCH_BYTES: usize = 4 << 20;
-/// Bytes of records that are kept in one transaction, about.
+/// The approximate size of the records that are kept in one transaction.
 const RANGE_BYTES: usize = 64 << 20;
 
 /// Copies the records of a table that the mark does not count yet.
@@ -82,7 +82,7 @@ impl TableCopy<'_, '_> {
         self.target.write(self.table, std::mem::take(&mut self.batch))
     }
 
-    /// Compares the range with what was read, and keeps it.
+    /// Compares the written range with the records that were read, and keeps it.
     fn keep(&mut self) -> Result<(), CopyError> {
         self.write()?;
         let (copied, written_to) = read_back(self.target, self.table, self.done.written_to.as_ref())?;
@@ -100,13 +100,14 @@ impl TableCopy<'_, '_> {
         (self.steps)(CopyStep::Keeps(self.table.name, self.done.records))
     }
 
-    /// Keeps the last range. The mark says that the table is complete with the next range of any table.
+    /// Keeps the last range, and notes in the mark that the table is complete. If the table has no last range, the mark
+    /// is stored with the next range of another table.
     fn complete(mut self) -> Result<(), CopyError> {
         if self.range.records > 0 {
             self.done.is_complete = true;
             return self.keep();
         }
-        // No record was written, but the target may have some that it should not have.
+        // Nothing is left to write, but the target may have records that the source lacks.
         let (more, _) = read_back(self.target, self.table, self.done.written_to.as_ref())?;
         if more.records > 0 {
             return Err(CopyError::Differs { table: self.table.name, read: 0, copied: more.records });
@@ -133,7 +134,7 @@ fn read_back(
     Ok((copied, last))
 }
 
-/// The content of records, in order.
+/// A hash of records, in order.
 #[derive(Default)]
 struct Fingerprint {
     records: u64,
@@ -142,7 +143,7 @@ struct Fingerprint {
 }
 
 impl Fingerprint {
-    /// Adds a record, and returns about how many bytes it has.
+    /// Adds a record, and returns its approximate size.
     fn add(&mut self, record: &Record) -> usize {
         if let Record::Key(key) = record {
             // The debug form leaves the hash out.

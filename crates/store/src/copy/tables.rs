@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) enum Record {
     Key(Box<ApiKey>),
     Session(Box<Session>),
-    /// A run, and the last event before it.
+    /// A run, and the cursor of the last event before it.
     Run(Box<Run>, i64),
     Attempt(Box<Attempt>),
     Message(PlacedMessage),
@@ -25,7 +25,7 @@ pub(crate) enum Record {
     Values(Vec<Value>),
 }
 
-/// One value of a row without a type of its own.
+/// One value of a row that is not read as a type of `core`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Value {
     Int(Option<i64>),
@@ -48,7 +48,7 @@ pub(crate) struct CopyTable {
 /// The columns by which the records of a table are ordered, and found again. They are not NULL, and no two records have the
 /// same values.
 enum Key {
-    /// The first columns.
+    /// This number of columns, from the first one.
     First(usize),
     /// These columns, in the form of [`CopyTable::columns`].
     Columns(&'static str),
@@ -93,7 +93,7 @@ const fn values(name: &'static str, key: usize, columns: &'static str) -> CopyTa
     CopyTable { name, columns, key: Key::First(key) }
 }
 
-/// The records that forks have inherited: they refer to bytes as artifacts do.
+/// The table of the artifacts that forks have inherited.
 pub(crate) const INHERITED: &str = "inherited_artifacts";
 
 /// All tables. A table comes after those that it refers to.

@@ -1,7 +1,8 @@
-//! Claims on the bytes of artifacts: of several servers at work, one removes bytes only while no other stores the same ones.
+//! Claims on the bytes of artifacts: a server removes bytes only while no other server stores the same bytes.
 //!
-//! A claim is a row, and not a lock: it lasts while bytes are sent to an object store, needs no connection, and ends with the
-//! lease of its server. Claims on one hash are made one after another, under a lock of the transaction.
+//! A claim is a row, and not a lock: it lasts while bytes are sent to an object store, needs no connection, and ends
+//! with the lease of its server. Claims on one hash are made one after another, under an advisory lock of the
+//! transaction.
 
 use mainspring_core::{ArtifactId, NodeId};
 use mainspring_kernel::store::{BlobClaim, BlobPurpose, StoreError};
@@ -11,8 +12,8 @@ use super::values::get_id;
 
 /// Time between two attempts to claim bytes that another server removes.
 pub(super) const CLAIM_PAUSE_MS: u64 = 100;
-/// Attempts to claim bytes that another server removes, for half a minute: if that server has ended, its lease ends sooner
-/// unless it is long.
+/// Attempts to claim bytes that another server removes. They take half a minute: usually longer than the lease of a
+/// server that has ended.
 pub(super) const CLAIM_ATTEMPTS: usize = 300;
 
 /// The first number of the locks of hashes: the bytes of "msbl".

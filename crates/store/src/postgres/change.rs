@@ -15,7 +15,7 @@ use super::rows::request_cells;
 use super::tables::Table;
 use super::values::{Column, Param, columns, get, get_id, get_u64, int, sql_limit, to_json};
 
-/// Rows that one step of a purge removes.
+/// The maximum number of rows that one step of a purge removes.
 const STEP_ROWS: i64 = 500;
 
 pub(super) async fn lease_take(

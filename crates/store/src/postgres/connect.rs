@@ -1,4 +1,4 @@
-//! Connections: TLS, the pool of readers, and the runtime on which all of them live.
+//! Connections: TLS, the pool of readers, and the runtime on which all connections run.
 //!
 //! The store has threads of its own, as the one for SQLite has: a connection must not end with the runtime of the task that
 //! happened to open it.
@@ -25,7 +25,7 @@ use super::error::describe;
 
 /// Connections that read at the same time.
 const READERS: usize = 8;
-/// Notices that wait to be read.
+/// Notices that are buffered until they are read.
 const NOTICES: usize = 64;
 
 /// Opens connections to one database.
@@ -58,7 +58,7 @@ impl Connector {
         Ok(self.open().await?.0)
     }
 
-    /// Opens a connection, and returns the task that ends with it.
+    /// Opens a connection. Returns it with the task that drives it, which ends with the connection.
     pub(super) async fn open(&self) -> Result<(Client, JoinHandle<()>), Error> {
         let (config, tls, runtime) = (self.config.clone(), self.tls.clone(), self.runtime.clone());
         let opened = self.runtime.spawn(async move {
@@ -83,7 +83,7 @@ impl Connector {
         let (config, tls, runtime) = (self.config.clone(), self.tls.clone(), self.runtime.clone());
         let opened = self.runtime.spawn(async move {
             let (client, mut connection) = config.connect(tls).await?;
-            let (notices, heard) = mpsc::channel(NOTICES);
+            let (notices, received) = mpsc::channel(NOTICES);
             runtime.spawn(async move {
                 while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
                     if let AsyncMessage::Notification(notice) = message {
@@ -91,15 +91,15 @@ impl Connector {
                     }
                 }
             });
-            Ok((client, heard))
+            Ok((client, received))
         });
-        let (client, heard) = match opened.await {
+        let (client, received) = match opened.await {
             Ok(opened) => opened?,
             // The store is being dropped.
             Err(_) => return Err(Error::__private_api_timeout()),
         };
         client.batch_execute(&format!("LISTEN {channel}")).await?;
-        Ok((client, heard))
+        Ok((client, received))
     }
 
     /// Spawns a task on the runtime of the store.

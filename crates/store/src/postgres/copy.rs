@@ -25,13 +25,13 @@ use crate::copy::{
 /// The number of rows that are fetched at once.
 const FETCH: usize = 500;
 
-/// The mode of a transaction that sees one instant.
+/// The mode of a transaction that sees the database at one instant.
 const READ_ONLY: &str = "ISOLATION LEVEL REPEATABLE READ READ ONLY";
 /// The longest time that a snapshot waits for writers to commit. Writers that begin meanwhile wait for the snapshot.
 const SNAPSHOT_WAIT_MS: u64 = 5_000;
 
 /// Tables that hold the data of users. All of them are empty before a copy.
-const DATA: &[&str] = &[
+const USER_TABLES: &[&str] = &[
     "sessions",
     "lines",
     "api_keys",
@@ -46,62 +46,64 @@ const DATA: &[&str] = &[
 ];
 
 /// Tables whose rows are numbered by the database, with the column of the number.
-const NUMBERED: &[(&str, &str)] =
+const NUMBERED_COLUMNS: &[(&str, &str)] =
     &[("lines", "id"), ("inbox", "id"), ("session_state", "id"), ("histories", "id")];
 
-/// A connection to the source or the target of a copy, which holds the lock of a server, or to a snapshot, without it.
-pub(crate) struct PostgresEnd {
+/// A connection to the source or the target of a copy, or to a snapshot. Unless it is a snapshot, it holds the lock of
+/// the server.
+pub(crate) struct PostgresDatabase {
     client: Client,
     /// The address for messages.
     address: String,
-    /// Dropped last: the connection lives on it.
+    /// Dropped last: the connection runs on it.
     runtime: Runtime,
 }
 
-impl PostgresEnd {
-    /// Opens a database that is copied.
+impl PostgresDatabase {
+    /// Opens the source of a copy.
     pub(crate) fn source(url: &str) -> Result<Self, CopyError> {
-        let end = Self::reach(url)?;
-        end.migrate()?;
-        end.batch(&begin(READ_ONLY))?;
-        Ok(end)
+        let database = Self::reach(url)?;
+        database.migrate()?;
+        database.batch(&begin(READ_ONLY))?;
+        Ok(database)
     }
 
     /// Opens an unfinished copy.
     pub(crate) fn unfinished(url: &str) -> Result<Self, CopyError> {
-        let end = Self::reach(url)?;
-        match end.run(migrate::check(&end.client)) {
+        let database = Self::reach(url)?;
+        match database.run(migrate::check(&database.client)) {
             Err(CopyError::Postgres(PostgresError::UnfinishedCopy)) => {}
-            Ok(_) => return Err(CopyError::NotACopy(end.name())),
+            Ok(_) => return Err(CopyError::NotACopy(database.name())),
             Err(error) => return Err(error),
         }
-        end.run(server::lock(&end.client))?;
-        Ok(end)
+        database.run(server::lock(&database.client))?;
+        Ok(database)
     }
 
     /// Opens an unfinished copy, or a database without data, and makes its tables.
     pub(crate) fn target(url: &str) -> Result<Self, CopyError> {
-        let end = Self::reach(url)?;
-        match end.migrate() {
+        let database = Self::reach(url)?;
+        match database.migrate() {
             Err(CopyError::Postgres(PostgresError::UnfinishedCopy)) => {}
             migrated => migrated?,
         }
-        let used: Vec<String> = DATA.iter().map(|table| format!("EXISTS (SELECT 1 FROM {table})")).collect();
-        if !end.is_unfinished()? && end.query_one(&format!("SELECT {}", used.join(" OR ")))? {
-            return Err(CopyError::NotEmpty(end.name()));
+        let used: Vec<String> =
+            USER_TABLES.iter().map(|table| format!("EXISTS (SELECT 1 FROM {table})")).collect();
+        if !database.is_unfinished()? && database.query_one(&format!("SELECT {}", used.join(" OR ")))? {
+            return Err(CopyError::NotEmpty(database.name()));
         }
-        Ok(end)
+        Ok(database)
     }
 
     /// Opens a database to read it as of one instant, even while servers use it. Returns `None` if it has no tables.
     pub(super) fn snapshot(url: &str) -> Result<Option<Self>, PostgresError> {
-        let end = Self::connect(url)?;
-        if !end.runtime.block_on(migrate::check(&end.client))? {
+        let database = Self::connect(url)?;
+        if !database.runtime.block_on(migrate::check(&database.client))? {
             return Ok(None);
         }
         let fail = |error: tokio_postgres::Error| PostgresError::Database(describe(&error));
-        end.runtime.block_on(begin_snapshot(url, &end)).map_err(fail)??;
-        Ok(Some(end))
+        database.runtime.block_on(begin_snapshot(url, &database)).map_err(fail)??;
+        Ok(Some(database))
     }
 
     /// Takes the lock of a server and makes the tables. Fails and changes nothing if a server uses the database.
@@ -235,16 +237,16 @@ impl PostgresEnd {
 /// a second connection locks that table while the snapshot is taken.
 async fn begin_snapshot(
     url: &str,
-    end: &PostgresEnd,
+    database: &PostgresDatabase,
 ) -> Result<Result<(), PostgresError>, tokio_postgres::Error> {
     let begin = begin(READ_ONLY);
     let is_replica =
-        end.client.query_typed_one("SELECT pg_is_in_recovery()", &[]).await?.try_get::<_, bool>(0)?;
+        database.client.query_typed_one("SELECT pg_is_in_recovery()", &[]).await?.try_get::<_, bool>(0)?;
     if is_replica {
         // A replica has no writers, and refuses the lock.
-        return end.client.batch_execute(&begin).await.map(Ok);
+        return database.client.batch_execute(&begin).await.map(Ok);
     }
-    let connector = match Connector::new(url, end.runtime.handle().clone()) {
+    let connector = match Connector::new(url, database.runtime.handle().clone()) {
         Ok(connector) => connector,
         Err(error) => return Ok(Err(error)),
     };
@@ -255,7 +257,7 @@ async fn begin_snapshot(
     );
     locker.batch_execute(&lock).await?;
     let snapshot: String = locker.query_typed_one("SELECT pg_export_snapshot()", &[]).await?.try_get(0)?;
-    end.client.batch_execute(&format!("{begin}; SET TRANSACTION SNAPSHOT '{snapshot}'")).await?;
+    database.client.batch_execute(&format!("{begin}; SET TRANSACTION SNAPSHOT '{snapshot}'")).await?;
     locker.batch_execute("COMMIT").await.map(Ok)
 }
 
@@ -271,7 +273,7 @@ fn database_error(error: &tokio_postgres::Error) -> CopyError {
     PostgresError::Database(describe(error)).into()
 }
 
-impl Reads for PostgresEnd {
+impl Reads for PostgresDatabase {
     fn read(
         &mut self,
         table: &CopyTable,
@@ -295,7 +297,7 @@ impl Reads for PostgresEnd {
     }
 }
 
-impl Source for PostgresEnd {
+impl Source for PostgresDatabase {
     fn state(&mut self) -> Result<SourceState, CopyError> {
         let history: String =
             self.query_one("SELECT coalesce((SELECT token FROM histories ORDER BY id DESC LIMIT 1), '')")?;
@@ -312,7 +314,7 @@ impl Source for PostgresEnd {
     }
 }
 
-impl Target for PostgresEnd {
+impl Target for PostgresDatabase {
     fn name(&self) -> String {
         self.address.clone()
     }
@@ -378,7 +380,7 @@ impl Target for PostgresEnd {
     }
 
     fn finish(&mut self, last: i64) -> Result<(), CopyError> {
-        for (table, column) in NUMBERED {
+        for (table, column) in NUMBERED_COLUMNS {
             self.batch(&format!(
                 "SELECT setval(pg_get_serial_sequence('{table}', '{column}'), max({column})) FROM {table}"
             ))?;

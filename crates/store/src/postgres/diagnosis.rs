@@ -10,7 +10,7 @@ use super::migrate::{self, SCHEMA_VERSION};
 use super::settings::{self, Announced};
 use super::{PostgresError, Threads, meters};
 
-/// The number of measurements. The median counts.
+/// The number of measurements of each duration. Their median is reported.
 const MEASUREMENTS: usize = 5;
 
 /// The state of a database and of its server.
@@ -32,7 +32,7 @@ pub struct PostgresCheck {
     pub commit: Duration,
     /// The settings that decide whether acknowledged changes are durable, by name.
     pub settings: Vec<(String, String)>,
-    /// True for a copy that cannot be written.
+    /// True for a read-only replica.
     pub is_read_only: bool,
     /// Open transactions that have written, the oldest first: they hold back readers of all sessions.
     pub holders: Vec<FeedHolder>,
@@ -40,9 +40,9 @@ pub struct PostgresCheck {
     pub sees_own_only: bool,
     /// The database's time, in milliseconds since 1970.
     pub now_ms: i64,
-    /// How often a server took over from another that had not released its lease.
+    /// The number of times that a server took over from another server that had not released its lease.
     pub takeovers: u64,
-    /// Milliseconds until the lease of the active server expires; `None` if nobody has it.
+    /// Milliseconds until the lease of the active server expires; `None` if no server has it.
     pub lease_left_ms: Option<i64>,
     /// The servers of the cluster, by name.
     pub servers: Vec<ServerRow>,
@@ -55,7 +55,7 @@ pub struct FeedHolder {
     pub pid: i32,
     /// The program that has the connection, or the name of a prepared transaction.
     pub application: String,
-    /// The database that it works on.
+    /// The database that the transaction is in.
     pub database: String,
     /// Its age in milliseconds.
     pub age_ms: i64,

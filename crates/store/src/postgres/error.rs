@@ -60,7 +60,7 @@ fn conflict(name: &str) -> Unique {
     }
 }
 
-/// The message with its cause, on one line. The error itself says only "db error".
+/// Returns the message with its cause, on one line. The error itself says only "db error".
 pub(super) fn describe(error: &Error) -> String {
     if let Some(problem) = error.as_db_error() {
         let detail = problem.detail().map(|detail| format!(" ({detail})")).unwrap_or_default();

@@ -30,17 +30,17 @@ use tokio::sync::watch;
 use tokio_postgres::{Client, Error, Row};
 
 use super::connect::Connector;
-use super::lease::{self, Renewal, Seat, durations};
+use super::lease::{self, LocalServer, Renewal, durations};
 use super::migrate::{self, SCHEMA_VERSION};
 use super::permits::SharedPermits;
 use super::server;
 use super::values::typed;
 use super::writer::Shared;
 
-/// Time between two looks at the other servers.
+/// Time between two reads of the other servers' rows.
 pub(super) const POLL_MS: u64 = 200;
 
-/// The servers that execute sessions, as one of them knows them.
+/// The servers that execute sessions, as this server last read them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Homes {
     /// The servers that can act, by name.
@@ -70,19 +70,19 @@ pub struct HomeServer {
 }
 
 /// Joins the group, unless a server outside the group has the database. Returns whether this server has joined.
-pub(super) async fn join(client: &Client, shared: &Shared, seat: &Seat) -> Result<bool, Error> {
+pub(super) async fn join(client: &Client, shared: &Shared, local: &LocalServer) -> Result<bool, Error> {
     client.batch_execute(&shared.begin()).await?;
-    let joined = join_in_transaction(client, shared, seat).await;
+    let joined = join_in_transaction(client, shared, local).await;
     let end = if matches!(joined, Ok(true)) { "COMMIT" } else { "ROLLBACK" };
     client.batch_execute(end).await?;
     joined
 }
 
-async fn join_in_transaction(client: &Client, shared: &Shared, seat: &Seat) -> Result<bool, Error> {
+async fn join_in_transaction(client: &Client, shared: &Shared, local: &LocalServer) -> Result<bool, Error> {
     if !server::try_lock_for_transaction(client).await? {
         return Ok(false);
     }
-    // A copy may have begun, and ended early, or a later version may have come, since the tables were checked.
+    // Since the tables were checked, a copy may have begun, or a later version may have changed them.
     if migrate::is_closed(client).await? {
         return Ok(false);
     }
@@ -90,7 +90,7 @@ async fn join_in_transaction(client: &Client, shared: &Shared, seat: &Seat) -> R
     let sql = "SELECT 1 FROM server_lease AS l
                WHERE free_at IS NULL OR clock_timestamp() >= free_at OR place = $1
                   OR EXISTS (SELECT 1 FROM node_leases AS n WHERE n.node_id = l.node_id) FOR UPDATE";
-    if client.query_typed(sql, &typed(&[&seat.place])).await?.is_empty() {
+    if client.query_typed(sql, &typed(&[&local.place])).await?.is_empty() {
         return Ok(false);
     }
     match client.query_typed("SELECT 1 FROM node_leases LIMIT 1", &[]).await?.is_empty() {
@@ -99,23 +99,23 @@ async fn join_in_transaction(client: &Client, shared: &Shared, seat: &Seat) -> R
     }
     let sql = "INSERT INTO node_leases (node_id, place, expires_at, free_at, schema_version) VALUES ($1, $2,
                  clock_timestamp() + $3 * interval '1 millisecond', clock_timestamp() + $4 * interval '1 millisecond', $5)";
-    let (node, (lease_ms, free_ms)) = (seat.node.as_bytes().as_slice(), durations(seat.times));
+    let (node, (lease_ms, free_ms)) = (local.node.as_bytes().as_slice(), durations(local.times));
     let version = SCHEMA_VERSION as i64;
-    client.execute_typed(sql, &typed(&[&node, &seat.place, &lease_ms, &free_ms, &version])).await?;
-    lease::beat(client, seat).await?;
+    client.execute_typed(sql, &typed(&[&node, &local.place, &lease_ms, &free_ms, &version])).await?;
+    lease::report_alive(client, local).await?;
     Ok(true)
 }
 
 /// Removes the earlier servers in the same place. The caller knows that they and their agents have ended.
-pub(super) async fn replace_earlier(client: &Client, seat: &Seat) -> Result<(), Error> {
-    let sql = format!("{} SELECT 1 FROM gone", give_up("place = $1 AND node_id <> $2"));
-    let node = seat.node.as_bytes().as_slice();
-    client.execute_typed(&sql, &typed(&[&seat.place, &node])).await.map(drop)
+pub(super) async fn replace_earlier(client: &Client, local: &LocalServer) -> Result<(), Error> {
+    let sql = format!("{} SELECT 1 FROM gone", remove_servers("place = $1 AND node_id <> $2"));
+    let node = local.node.as_bytes().as_slice();
+    client.execute_typed(&sql, &typed(&[&local.place, &node])).await.map(drop)
 }
 
 /// Returns the beginning of a statement that removes the servers that match `condition`, as `gone`, and voids the
 /// leases of their sessions: none of their commits succeeds from then on.
-fn give_up(condition: &str) -> String {
+fn remove_servers(condition: &str) -> String {
     format!(
         "WITH gone AS (DELETE FROM node_leases WHERE {condition} RETURNING node_id),
          fenced AS (
@@ -125,24 +125,24 @@ fn give_up(condition: &str) -> String {
 }
 
 /// Removes a server that stops: its sessions have no home any more.
-pub(super) async fn leave(client: &Client, seat: &Seat) -> Result<(), Error> {
-    let node = seat.node.as_bytes().as_slice();
-    let sql = format!("{} SELECT 1 FROM gone", give_up("node_id = $1"));
+pub(super) async fn leave(client: &Client, local: &LocalServer) -> Result<(), Error> {
+    let node = local.node.as_bytes().as_slice();
+    let sql = format!("{} SELECT 1 FROM gone", remove_servers("node_id = $1"));
     client.execute_typed(&sql, &typed(&[&node])).await.map(drop)
 }
 
 /// Records that a server hands its sessions over: from now on, other servers place no session on it.
-pub(super) async fn drain(client: &Client, seat: &Seat) -> Result<(), Error> {
-    let node = seat.node.as_bytes().as_slice();
+pub(super) async fn drain(client: &Client, local: &LocalServer) -> Result<(), Error> {
+    let node = local.node.as_bytes().as_slice();
     let sql = "UPDATE node_leases SET draining = true WHERE node_id = $1";
     client.execute_typed(sql, &typed(&[&node])).await.map(drop)
 }
 
-/// Renews the lease of a server at work, takes the lead if nobody has it, and publishes the known servers.
-pub(super) struct Beacon {
+/// Renews the lease of a server at work, takes the lead if no server has it, and publishes the known servers.
+pub(super) struct HomeKeeper {
     pub(super) connector: Connector,
     pub(super) shared: Arc<Shared>,
-    pub(super) seat: Arc<Seat>,
+    pub(super) local: Arc<LocalServer>,
     pub(super) homes: watch::Sender<Homes>,
     /// The permits that the servers share, once the kernel of this one has started.
     pub(super) permits: Arc<OnceLock<SharedPermits>>,
@@ -153,22 +153,22 @@ pub(super) struct Beacon {
     pub(super) renewal_at_ms: u64,
     /// True if sessions may have lost their home and the kernel does not know yet.
     pub(super) has_lost_homes: bool,
-    /// The servers that had not been removed at the last look.
+    /// The servers that had not been removed at the last read.
     pub(super) known: BTreeSet<NodeId>,
 }
 
-impl Beacon {
+impl HomeKeeper {
     /// Renews the lease until it is lost or released.
     pub(super) async fn keep(self) {
-        let (shared, seat) = (Arc::clone(&self.shared), Arc::clone(&self.seat));
-        lease::keep_lease(&shared, &seat, "the lease of this server", POLL_MS, self).await;
+        let (shared, local) = (Arc::clone(&self.shared), Arc::clone(&self.local));
+        lease::keep_lease(&shared, &local, "the lease of this server", POLL_MS, self).await;
     }
 
     /// Renews the lease of this server, and that of the database if this server leads.
     async fn renew(&self, client: &Client) -> Result<bool, Error> {
-        let node = self.seat.node.as_bytes().as_slice();
+        let node = self.local.node.as_bytes().as_slice();
         let boot = self.shared.boot.load(Ordering::Acquire);
-        let (lease_ms, free_ms) = durations(self.seat.times);
+        let (lease_ms, free_ms) = durations(self.local.times);
         let own = "UPDATE node_leases SET expires_at = clock_timestamp() + $3 * interval '1 millisecond',
                      free_at = clock_timestamp() + $4 * interval '1 millisecond'
                    WHERE node_id = $1 AND EXISTS (SELECT 1 FROM meta WHERE name = 'boot' AND value = $2)";
@@ -185,7 +185,7 @@ impl Beacon {
             // The lease of the database was released earlier, and the answer to the release was lost.
             self.shared.leads.store(false, Ordering::Release);
         }
-        lease::beat(client, &self.seat).await?;
+        lease::report_alive(client, &self.local).await?;
         let count = "UPDATE nodes SET sessions =
                        (SELECT count(*) FROM leases WHERE leases.node_id = $1 AND NOT released) WHERE node_id = $1";
         client.execute_typed(count, &typed(&[&node])).await?;
@@ -197,7 +197,7 @@ impl Beacon {
         let sql = "UPDATE server_lease SET expires_at = NULL, free_at = NULL WHERE node_id = $1 AND epoch = $2
                      AND EXISTS (SELECT 1 FROM node_leases AS n
                                  WHERE n.node_id <> $1 AND NOT n.draining AND clock_timestamp() < n.expires_at)";
-        let node = self.seat.node.as_bytes().as_slice();
+        let node = self.local.node.as_bytes().as_slice();
         let boot = self.shared.boot.load(Ordering::Acquire);
         if client.execute_typed(sql, &typed(&[&node, &boot])).await? > 0 {
             self.shared.leads.store(false, Ordering::Release);
@@ -215,17 +215,18 @@ impl Beacon {
                    WHERE (free_at IS NULL OR clock_timestamp() >= free_at OR place = $2)
                      AND NOT EXISTS (SELECT 1 FROM node_leases AS n WHERE n.schema_version > $6
                                        AND NOT n.draining AND clock_timestamp() < n.expires_at)";
-        let node = self.seat.node.as_bytes().as_slice();
+        let node = self.local.node.as_bytes().as_slice();
         let boot = self.shared.boot.load(Ordering::Acquire);
-        let (lease_ms, free_ms) = durations(self.seat.times);
+        let (lease_ms, free_ms) = durations(self.local.times);
         let version = SCHEMA_VERSION as i64;
-        let params = typed(&[&node, &self.seat.place, &boot, &lease_ms, &free_ms, &version]);
+        let params = typed(&[&node, &self.local.place, &boot, &lease_ms, &free_ms, &version]);
         Ok(client.execute_typed(sql, &params).await? > 0)
     }
 }
 
-impl Renewal for Beacon {
-    /// Also takes or releases the lead, takes over from ended servers, exchanges permits and publishes the known servers.
+impl Renewal for HomeKeeper {
+    /// Renews the lease when it is due, takes or releases the lead, takes over from ended servers, exchanges permits
+    /// and publishes the known servers.
     async fn tick(&mut self) -> Result<bool, Error> {
         let client = match self.client.take().filter(|client| !client.is_closed()) {
             Some(client) => client,
@@ -236,29 +237,29 @@ impl Renewal for Beacon {
             if !self.renew(&client).await? {
                 return Ok(false);
             }
-            // Extended at once: later statements may have to wait.
-            if self.seat.extend_in_time(&self.shared, sent_ms) {
-                self.renewal_at_ms = sent_ms + self.seat.times.renewal_ms();
+            // Extended before the next statements, which may have to wait.
+            if self.local.extend_in_time(&self.shared, sent_ms) {
+                self.renewal_at_ms = sent_ms + self.local.times.renewal_ms();
             }
         }
         if self.is_stepping_down.load(Ordering::Acquire) {
             self.step_down(&client).await?;
         } else if !self.shared.leads.load(Ordering::Acquire) && self.lead(&client).await? {
             self.shared.leads.store(true, Ordering::Release);
-            // Servers may have ended while nobody led.
+            // Servers may have ended while there was no leader.
             self.has_lost_homes = true;
         }
         let leads = self.shared.leads.load(Ordering::Acquire);
         if leads {
-            take_over(&client, &self.seat).await?;
+            take_over(&client, &self.local).await?;
         }
         if let Some(permits) = self.permits.get() {
-            permits.exchange(&client, &self.seat).await?;
+            permits.exchange(&client, &self.local).await?;
             if leads {
                 permits.divide(&client, &self.shared).await?;
             }
         }
-        let (mut seen, all) = look(&client).await?;
+        let (mut seen, all) = read_servers(&client).await?;
         let has_lost_homes =
             std::mem::take(&mut self.has_lost_homes) || (leads && !self.known.is_subset(&all));
         self.known = all;
@@ -273,14 +274,14 @@ impl Renewal for Beacon {
     }
 }
 
-/// Takes over from servers whose lease has expired and whose grace period is over: their sessions lose their home.
-async fn take_over(client: &Client, seat: &Seat) -> Result<(), Error> {
+/// Removes the servers whose lease has expired and whose grace period is over: their sessions lose their home.
+async fn take_over(client: &Client, local: &LocalServer) -> Result<(), Error> {
     let sql = format!(
         "{} UPDATE server_lease SET takeovers = takeovers + (SELECT count(*) FROM gone)
             WHERE EXISTS (SELECT 1 FROM gone)",
-        give_up("node_id <> $1 AND clock_timestamp() >= free_at")
+        remove_servers("node_id <> $1 AND clock_timestamp() >= free_at")
     );
-    let node = seat.node.as_bytes().as_slice();
+    let node = local.node.as_bytes().as_slice();
     if client.execute_typed(&sql, &typed(&[&node])).await? > 0 {
         tracing::warn!(
             "this server takes over from another one of the cluster that does not renew its lease"
@@ -290,7 +291,7 @@ async fn take_over(client: &Client, seat: &Seat) -> Result<(), Error> {
 }
 
 /// Reads the servers that can act, and the ids of all that have not been removed.
-async fn look(client: &Client) -> Result<(Homes, BTreeSet<NodeId>), Error> {
+async fn read_servers(client: &Client) -> Result<(Homes, BTreeSet<NodeId>), Error> {
     let sql =
         "SELECT w.node_id, clock_timestamp() < w.expires_at, coalesce(n.name, ''), coalesce(n.address, ''),
                  coalesce(n.offer, ''), coalesce(n.sessions, 0),

@@ -29,8 +29,8 @@ use super::settings::AnnouncedSettings;
 use super::values::{int, typed};
 use super::writer::{Shared, pause};
 
-/// Locks the lease if the server in the place `$1` may take it for itself: no server at work may still act. It skips a lease
-/// that another server takes or renews.
+/// Locks the lease if the server in the place `$1` may take it for itself: no server at work may still act. Skips a lease
+/// that another server takes or renews at this moment.
 pub(super) const FREE: &str = "SELECT 1 FROM server_lease
     WHERE (free_at IS NULL OR clock_timestamp() >= free_at OR place = $1) AND NOT EXISTS (
       SELECT 1 FROM node_leases AS n WHERE clock_timestamp() < n.free_at AND n.place IS DISTINCT FROM $1)
@@ -42,9 +42,9 @@ pub(super) const RENEW: &str = "UPDATE server_lease SET
       free_at = clock_timestamp() + $4 * interval '1 millisecond'
     WHERE node_id = $1 AND epoch = $2 AND free_at IS NOT NULL";
 
-/// A server of a cluster.
+/// This server, as a member of a cluster.
 #[derive(Debug, Clone)]
-pub struct Seat {
+pub struct LocalServer {
     /// The id of the process.
     pub node: NodeId,
     /// The name of the server, for people.
@@ -56,7 +56,8 @@ pub struct Seat {
     pub place: Option<String>,
     /// The durations of the lease.
     pub times: LeaseTimes,
-    /// The file that tells the guards of agents until when agents may live, in milliseconds since the start of the machine.
+    /// The file from which the guards of agents read the time until which agents may live, in milliseconds since the
+    /// start of the machine.
     pub limit_file: Option<PathBuf>,
     /// What the server can execute.
     pub offer: Offer,
@@ -64,8 +65,8 @@ pub struct Seat {
     pub settings: AnnouncedSettings,
 }
 
-impl Seat {
-    /// Tells the guards of agents until when agents may live.
+impl LocalServer {
+    /// Writes the time until which agents may live to the file that their guards read.
     fn limit_agents(&self, until_ms: u64) -> io::Result<()> {
         match &self.limit_file {
             Some(file) => write_limit(file, until_ms),
@@ -73,8 +74,8 @@ impl Seat {
         }
     }
 
-    /// Extends the time of this server and of its agents after a renewal that was sent at `sent_ms`. Returns false if
-    /// the lease has expired meanwhile, because the process was paused: the renewal does not count.
+    /// Extends the time for which this server and its agents may act, after a renewal that was sent at `sent_ms`.
+    /// Returns false if the lease has expired meanwhile, because the process was paused: the renewal does not count.
     pub(super) fn extend_in_time(&self, shared: &Shared, sent_ms: u64) -> bool {
         let is_in_time = shared.left_ms() > 0;
         if is_in_time && let Err(error) = self.extend(shared, sent_ms) {
@@ -83,7 +84,7 @@ impl Seat {
         is_in_time
     }
 
-    /// Extends the time of this server and of its agents after a renewal that was sent at `sent_ms`.
+    /// Extends the time for which this server and its agents may act, after a renewal that was sent at `sent_ms`.
     pub(super) fn extend(&self, shared: &Shared, sent_ms: u64) -> io::Result<()> {
         let until = self.times.acts_until(sent_ms);
         self.limit_agents(until)?;
@@ -103,10 +104,10 @@ fn write_limit(file: &Path, until_ms: u64) -> io::Result<()> {
     std::fs::rename(&part, file)
 }
 
-/// Records the holder of the lease, within the transaction that has locked it. A server without a seat needs no lease: it
-/// records that nobody holds it.
-pub(super) async fn take(client: &Client, boot: i64, seat: Option<&Seat>) -> Result<(), Error> {
-    let Some(seat) = seat else {
+/// Records the holder of the lease, within the transaction that has locked it. A server outside a cluster (`None`)
+/// needs no lease: the lease is then recorded as free.
+pub(super) async fn take(client: &Client, boot: i64, local: Option<&LocalServer>) -> Result<(), Error> {
+    let Some(local) = local else {
         let sql = "UPDATE server_lease SET node_id = NULL, place = NULL, epoch = $1, expires_at = NULL, free_at = NULL,
                      taken_at = NULL";
         return client.execute_typed(sql, &typed(&[&boot])).await.map(drop);
@@ -115,36 +116,36 @@ pub(super) async fn take(client: &Client, boot: i64, seat: Option<&Seat>) -> Res
                  takeovers = takeovers + (free_at IS NOT NULL)::int,
                  expires_at = clock_timestamp() + $4 * interval '1 millisecond',
                  free_at = clock_timestamp() + $5 * interval '1 millisecond'";
-    let node = seat.node.as_bytes().as_slice();
-    let (lease_ms, free_ms) = durations(seat.times);
-    client.execute_typed(sql, &typed(&[&node, &seat.place, &boot, &lease_ms, &free_ms])).await?;
+    let node = local.node.as_bytes().as_slice();
+    let (lease_ms, free_ms) = durations(local.times);
+    client.execute_typed(sql, &typed(&[&node, &local.place, &boot, &lease_ms, &free_ms])).await?;
     // Forgets servers that ended without removing their row.
     client.batch_execute("DELETE FROM nodes WHERE seen_at < clock_timestamp() - interval '1 day'").await?;
-    beat(client, seat).await
+    report_alive(client, local).await
 }
 
-/// Records a server that has started. The one before it at the same address has ended.
-pub(super) async fn join(client: &Client, seat: &Seat) -> Result<(), Error> {
+/// Records a server that has started. An earlier server at the same address has ended.
+pub(super) async fn join(client: &Client, local: &LocalServer) -> Result<(), Error> {
     let sql = "DELETE FROM nodes WHERE name = $1 AND address = $2";
-    client.execute_typed(sql, &typed(&[&seat.name, &seat.address])).await?;
-    beat(client, seat).await
+    client.execute_typed(sql, &typed(&[&local.name, &local.address])).await?;
+    report_alive(client, local).await
 }
 
 /// Records that a server is alive.
-pub(super) async fn beat(client: &Client, seat: &Seat) -> Result<(), Error> {
+pub(super) async fn report_alive(client: &Client, local: &LocalServer) -> Result<(), Error> {
     let sql =
         "INSERT INTO nodes (node_id, name, address, version, offer, settings) VALUES ($1, $2, $3, $4, $5, $6)
                ON CONFLICT (node_id) DO UPDATE SET seen_at = clock_timestamp()";
-    let (node, version) = (seat.node.as_bytes().as_slice(), env!("CARGO_PKG_VERSION"));
-    let offer = serde_json::to_string(&seat.offer).unwrap_or_default();
-    let settings = serde_json::to_string(&seat.settings).unwrap_or_default();
-    let params = typed(&[&node, &seat.name, &seat.address, &version, &offer, &settings]);
+    let (node, version) = (local.node.as_bytes().as_slice(), env!("CARGO_PKG_VERSION"));
+    let offer = serde_json::to_string(&local.offer).unwrap_or_default();
+    let settings = serde_json::to_string(&local.settings).unwrap_or_default();
+    let params = typed(&[&node, &local.name, &local.address, &version, &offer, &settings]);
     client.execute_typed(sql, &params).await.map(drop)
 }
 
 /// Removes a server that stops, and releases the lease if this server holds it.
-pub(super) async fn leave(client: &Client, seat: &Seat, boot: i64) -> Result<(), Error> {
-    let node = seat.node.as_bytes().as_slice();
+pub(super) async fn leave(client: &Client, local: &LocalServer, boot: i64) -> Result<(), Error> {
+    let node = local.node.as_bytes().as_slice();
     let release =
         "UPDATE server_lease SET expires_at = NULL, free_at = NULL WHERE node_id = $1 AND epoch = $2";
     client.execute_typed(release, &typed(&[&node, &boot])).await?;
@@ -160,15 +161,15 @@ pub(super) fn durations(times: LeaseTimes) -> (i64, i64) {
 pub(super) struct Keeper {
     pub(super) connector: Connector,
     pub(super) shared: Arc<Shared>,
-    pub(super) seat: Arc<Seat>,
+    pub(super) local: Arc<LocalServer>,
     pub(super) client: Option<Client>,
 }
 
 impl Keeper {
     /// Renews the lease until it is lost or released.
     pub(super) async fn keep(self) {
-        let (shared, seat) = (Arc::clone(&self.shared), Arc::clone(&self.seat));
-        keep_lease(&shared, &seat, "the lease of the database", seat.times.renewal_ms(), self).await;
+        let (shared, local) = (Arc::clone(&self.shared), Arc::clone(&self.local));
+        keep_lease(&shared, &local, "the lease of the database", local.times.renewal_ms(), self).await;
     }
 }
 
@@ -179,14 +180,14 @@ impl Renewal for Keeper {
             Some(client) => client,
             None => self.connector.connect().await?,
         };
-        let node = self.seat.node.as_bytes().as_slice();
+        let node = self.local.node.as_bytes().as_slice();
         let boot = self.shared.boot.load(Ordering::Acquire);
-        let (lease_ms, free_ms) = durations(self.seat.times);
+        let (lease_ms, free_ms) = durations(self.local.times);
         let params = typed(&[&node, &boot, &lease_ms, &free_ms]);
         let is_renewed = client.execute_typed(RENEW, &params).await? > 0;
-        beat(&client, &self.seat).await?;
+        report_alive(&client, &self.local).await?;
         if is_renewed {
-            self.seat.extend_in_time(&self.shared, sent_ms);
+            self.local.extend_in_time(&self.shared, sent_ms);
         }
         self.client = Some(client);
         Ok(is_renewed)
@@ -202,7 +203,7 @@ pub(super) trait Renewal {
 /// Calls `renewal` every `interval_ms` until the lease is lost or released. `lease` names the lease in the log.
 pub(super) async fn keep_lease(
     shared: &Shared,
-    seat: &Seat,
+    local: &LocalServer,
     lease: &str,
     interval_ms: u64,
     mut renewal: impl Renewal,
@@ -214,7 +215,7 @@ pub(super) async fn keep_lease(
             return;
         }
         pause(interval_ms.min(left)).await;
-        let timeout = seat.times.renewal_ms().min(shared.left_ms());
+        let timeout = local.times.renewal_ms().min(shared.left_ms());
         let ticked = tokio::select! {
             ticked = renewal.tick() => ticked,
             () = pause(timeout) => continue,

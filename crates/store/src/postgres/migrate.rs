@@ -27,14 +27,14 @@ const MIGRATIONS: &[(usize, &str)] = &[
     (17, include_str!("../../migrations/postgres/0017_server_versions.sql")),
 ];
 
-/// The version of the tables and records that this program writes. A change of records that an earlier program would
-/// misread, or drop when it writes them again, has a number too.
+/// The version of the tables and records that this program writes. A change of the form of records also gets a version
+/// if an earlier program would misread the new form, or lose data when it writes such records.
 pub(super) const SCHEMA_VERSION: usize = MIGRATIONS[MIGRATIONS.len() - 1].0;
 
 /// The lock under which migrations are applied: the bytes of "mainspri".
 const LOCK: i64 = 0x6d61_696e_7370_7269;
 
-/// Brings the tables up to date. Refuses a database of a newer version, and changes nothing then.
+/// Brings the tables up to date. Refuses a newer database or an unfinished copy, without changing it.
 pub(super) async fn migrate(client: &Client) -> Result<(), PostgresError> {
     let fail = |error: tokio_postgres::Error| PostgresError::Database(describe(&error));
     // One transaction: a process that waits for the lock then sees all changes of the process that held it.

@@ -2,7 +2,7 @@
 //! sessions need not wait for the next poll.
 //!
 //! ```text
-//! commits ──▶ announcer ──NOTIFY, at most one in 10 ms──▶ listeners of the other servers ──▶ their kernels look
+//! commits ──▶ announcer ──NOTIFY, at most one in 10 ms──▶ listeners of the other servers ──▶ their kernels read
 //! ```
 //!
 //! A notice only names the server that has written, and may be lost: a broken connection misses some, and a transaction
@@ -50,20 +50,20 @@ pub(super) async fn announce(connector: Connector, shared: Arc<Shared>, node: No
     }
 }
 
-/// Counts the notices of other servers in `heard`, until this server may not write any more.
+/// Adds the notices of other servers to `count`, until this server may not write any more.
 pub(super) async fn listen(
     connector: Connector,
     shared: Arc<Shared>,
     node: NodeId,
-    heard: watch::Sender<u64>,
+    count: watch::Sender<u64>,
 ) {
     let own = node.to_string();
     while !shared.lost.load(Ordering::Acquire) {
         match connector.listen(CHANNEL).await {
             Ok((_client, notices)) => {
                 // Some notices may have been missed.
-                heard.send_modify(|count| *count += 1);
-                count_others(notices, &own, &heard).await;
+                count.send_modify(|count| *count += 1);
+                count_others(notices, &own, &count).await;
             }
             Err(error) => {
                 tracing::debug!(error = %describe(&error), "notices of the other servers are not heard");
@@ -73,11 +73,11 @@ pub(super) async fn listen(
     }
 }
 
-/// Counts the notices of other servers than `own` in `heard`, until their connection breaks.
-async fn count_others(mut notices: mpsc::Receiver<String>, own: &str, heard: &watch::Sender<u64>) {
+/// Adds the notices of all servers except `own` to `count`, until the connection breaks.
+async fn count_others(mut notices: mpsc::Receiver<String>, own: &str, count: &watch::Sender<u64>) {
     while let Some(by) = notices.recv().await {
         if by != own {
-            heard.send_modify(|count| *count += 1);
+            count.send_modify(|count| *count += 1);
         }
     }
 }

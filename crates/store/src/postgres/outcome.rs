@@ -75,8 +75,8 @@ impl Transaction {
     /// Determines the outcome of the transaction, on connections other than its own.
     pub(super) async fn look_up(&self, connector: &Connector) -> Outcome {
         for _ in 0..LOOKUPS {
-            let looked = async { self.look(&connector.connect().await?).await };
-            match looked.await {
+            let lookup = async { self.look_up_once(&connector.connect().await?).await };
+            match lookup.await {
                 Ok(Some(outcome)) => return outcome,
                 // The database has not noticed the end of the connection yet, or is not reachable.
                 Ok(None) | Err(_) => pause(LOOKUP_WAIT_MS).await,
@@ -86,7 +86,7 @@ impl Transaction {
     }
 
     /// Looks up the transaction once. Returns `None` if the outcome is not decided, or cannot be seen here.
-    async fn look(&self, client: &Client) -> Result<Option<Outcome>, Error> {
+    async fn look_up_once(&self, client: &Client) -> Result<Option<Outcome>, Error> {
         let is_standby: bool = client.query_typed_one("SELECT pg_is_in_recovery()", &[]).await?.try_get(0)?;
         if is_standby {
             // A standby may not have received the transaction yet.

@@ -1,6 +1,6 @@
 //! Limits of owners that hold over all servers at work: the block of each server is a row, which ends with its lease.
 //!
-//! Invariant: a block grows only under the lock of its owner, by what the blocks of the others leave of the limit.
+//! Invariant: a block grows only under the lock of its owner, and by no more than the other blocks leave of the limit.
 
 use std::collections::HashMap;
 

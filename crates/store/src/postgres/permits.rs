@@ -1,18 +1,18 @@
-//! Permits that all servers share: a server exchanges its demand for a block through the row of its lease, and the leader
-//! divides them by the rules of `core::permits`.
+//! Permits that all servers share: each server writes its demand into the row of its lease, and the leader grants it a
+//! block of permits there, by the rules of `core::permits`.
 //!
-//! Invariant: a server uses more of its block only after its row says that it holds it.
+//! Invariant: a server uses a larger block only after its row says that the server holds it.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use mainspring_core::permits::{Block, Demand, PermitPool, grant};
 use tokio_postgres::{Client, Error, Row};
 
-use super::lease::Seat;
+use super::lease::LocalServer;
 use super::values::{int, typed};
 use super::writer::Shared;
 
-/// The columns of each pool: what is granted, and what is held.
+/// The columns of each pool: the permits that are granted, and those that are held.
 const COLUMNS: [[&str; 2]; 2] =
     [["workers_granted", "workers_held"], ["in_process_granted", "in_process_held"]];
 
@@ -42,7 +42,7 @@ impl SharedPermits {
     }
 
     /// Records the server's demand and the permits that it holds, and applies what the leader has granted.
-    pub(super) async fn exchange(&self, client: &Client, seat: &Seat) -> Result<(), Error> {
+    pub(super) async fn exchange(&self, client: &Client, local: &LocalServer) -> Result<(), Error> {
         let needs = PermitPool::ALL.map(|pool| match self.limits[pool as usize] {
             Some(_) => (self.demand)(pool),
             None => (Demand::default(), 0),
@@ -53,7 +53,7 @@ impl SharedPermits {
                      workers_held = greatest(workers_granted, $4), in_process_held = greatest(in_process_granted, $5)
                    WHERE node_id = $1 AND permits_no < $2 RETURNING workers_granted, in_process_granted";
         let no = self.exchanges.fetch_add(1, Ordering::AcqRel) + 1;
-        let node = seat.node.as_bytes().as_slice();
+        let node = local.node.as_bytes().as_slice();
         let params = typed(&[&node, &no, &demand, &workers, &in_process]);
         let Some(row) = client.query_typed(sql, &params).await?.into_iter().next() else { return Ok(()) };
         for pool in PermitPool::ALL {
@@ -64,7 +64,7 @@ impl SharedPermits {
         Ok(())
     }
 
-    /// Divides the permits among the servers, for the one that leads.
+    /// Divides the permits among the servers. Only the leader calls this.
     pub(super) async fn divide(&self, client: &Client, shared: &Shared) -> Result<(), Error> {
         client.batch_execute(&shared.begin()).await?;
         let divided = self.divide_in_transaction(client).await;
@@ -103,7 +103,8 @@ fn count(row: &Row, column: usize) -> Result<usize, Error> {
     Ok(usize::try_from(row.try_get::<_, i64>(column)?).unwrap_or(0))
 }
 
-/// Reads the block of a server. One that cannot act any more needs nothing, but holds its permits until it is removed.
+/// Reads the block of a server. A server that cannot act any more needs nothing, but holds its permits until it is
+/// removed.
 fn block(row: &Row, pool: PermitPool) -> Result<Block, Error> {
     let can_act: bool = row.try_get(1)?;
     let demand: Vec<Demand> = serde_json::from_str(row.try_get(2)?).unwrap_or_default();

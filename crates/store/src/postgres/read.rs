@@ -1,4 +1,4 @@
-//! Reads: one statement where that is enough, else several in one snapshot.
+//! Reads: one statement if that is enough, else several in one snapshot.
 
 use mainspring_core::{Attempt, Message, MessageStatus, NodeId, RequestName, Run, RunState, Session};
 use mainspring_kernel::store::{PlacedMessage, StoreError};
@@ -59,8 +59,8 @@ impl Reader {
         self.batch("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY").await
     }
 
-    /// Begins a transaction that writes. Fails if another server has started since this server. No other server can
-    /// start until the transaction ends.
+    /// Begins a transaction that writes. Fails if another server has started after this one. No other server can start
+    /// until the transaction ends.
     pub(super) async fn begin_change(&self, shared: &Shared) -> Result<(), StoreError> {
         let client = self.pooled.client().ok_or_else(closed)?;
         let boot = shared.boot.load(std::sync::atomic::Ordering::Acquire);

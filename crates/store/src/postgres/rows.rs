@@ -439,7 +439,7 @@ fn event_op(session: SessionId, event: &NewEvent, cursor: u64) -> Result<Op, Sto
 }
 
 /// The order in which rows are written. Rows of one table follow each other, so that one statement writes them. Rows of
-/// equal rank keep their order, so that of two rows about the same thing the later one counts.
+/// equal rank keep their order, so that of two rows with the same key the later one counts.
 fn table_rank(row: &Row) -> (u8, u8) {
     let table = match row {
         Row::Cursor(..) => 0,

@@ -9,7 +9,7 @@ use tokio_postgres::Client;
 use super::PostgresError;
 use super::connect::Connector;
 use super::error::describe;
-use super::lease::{self, Seat};
+use super::lease::{self, LocalServer};
 use super::migrate::{is_closed, migrate};
 use super::values::typed;
 use super::writer::{EVENT_BITS, Shared, pause};
@@ -18,11 +18,11 @@ use super::writer::{EVENT_BITS, Shared, pause};
 const LOCK: i64 = 0x6d61_696e_7365_7276;
 /// Time between two attempts to get the lock.
 const LOCK_WAIT_MS: u64 = 50;
-/// Attempts to get the lock: five seconds, for a server that is stopping.
+/// The number of attempts to get the lock. They take five seconds, in which a stopping server can release it.
 const LOCK_ATTEMPTS: usize = 100;
 /// The number of histories that are kept.
 const KEPT_HISTORIES: i64 = 1_000;
-/// The number of latest boots whose traces are kept: their writers may still look for them.
+/// The number of latest boots whose traces are kept: writers of these boots may still look for them.
 const KEPT_TRACES: i64 = 100;
 
 /// Makes the tables, takes the lock and voids all leases of earlier servers.
@@ -59,7 +59,7 @@ pub(super) async fn lock(client: &Client) -> Result<(), PostgresError> {
         if is_locked
             && !client.query_typed(lease::FREE, &typed(&[&None::<&str>])).await.map_err(fail)?.is_empty()
         {
-            // A server that has lost its connection with the lock would go on writing.
+            // A server that has lost the connection that held the lock would otherwise go on writing.
             let void = "UPDATE meta SET value = value + 1 WHERE name = 'boot'; DELETE FROM leases; DELETE FROM node_leases";
             return client.batch_execute(void).await.map_err(fail);
         }
@@ -72,15 +72,15 @@ async fn try_lock(client: &Client) -> Result<bool, tokio_postgres::Error> {
     client.query_typed_one(&format!("SELECT pg_try_advisory_lock({LOCK})"), &[]).await?.try_get(0)
 }
 
-/// Begins the history of this server, unless another one has the database. With a seat, the server takes the lease of the
-/// database. Returns whether it has begun.
+/// Begins the history of this server, unless another server has the database. With `local`, the server takes the lease
+/// of the database. Returns whether it has begun.
 pub(super) async fn boot(
     client: &Client,
     shared: &Shared,
-    seat: Option<&Seat>,
+    local: Option<&LocalServer>,
 ) -> Result<bool, tokio_postgres::Error> {
     client.batch_execute(&shared.begin()).await?;
-    let begun = boot_in_transaction(client, shared, seat).await;
+    let begun = boot_in_transaction(client, shared, local).await;
     let end = if matches!(begun, Ok(true)) { "COMMIT" } else { "ROLLBACK" };
     client.batch_execute(end).await?;
     begun
@@ -89,22 +89,22 @@ pub(super) async fn boot(
 async fn boot_in_transaction(
     client: &Client,
     shared: &Shared,
-    seat: Option<&Seat>,
+    local: Option<&LocalServer>,
 ) -> Result<bool, tokio_postgres::Error> {
-    if seat.is_some() && !try_lock_for_transaction(client).await? {
+    if local.is_some() && !try_lock_for_transaction(client).await? {
         return Ok(false);
     }
-    // A copy may have begun, and ended early, or a later version may have come, since the tables were checked.
+    // Since the tables were checked, a copy may have begun and been interrupted, or a later version may have changed them.
     if is_closed(client).await? {
         return Ok(false);
     }
-    let place = seat.and_then(|seat| seat.place.as_deref());
+    let place = local.and_then(|local| local.place.as_deref());
     let free = client.query_typed(lease::FREE, &typed(&[&place])).await?;
     if free.is_empty() {
         return Ok(false);
     }
     let boot = begin_history(client, shared).await?;
-    lease::take(client, boot, seat).await?;
+    lease::take(client, boot, local).await?;
     Ok(true)
 }
 
@@ -117,7 +117,7 @@ pub(super) async fn try_lock_for_transaction(client: &Client) -> Result<bool, to
 /// Begins a history and voids the leases of all earlier servers. Returns the number of the boot.
 pub(super) async fn begin_history(client: &Client, shared: &Shared) -> Result<i64, tokio_postgres::Error> {
     let number = async |sql: &str| client.query_typed_one(sql, &[]).await?.try_get::<_, i64>(0);
-    // Updated before the leases, because a change locks this row first, too.
+    // Updated before the leases: a change also locks this row first, so the two cannot deadlock.
     let boot = number(
         "INSERT INTO meta VALUES ('boot', 1) ON CONFLICT (name) DO UPDATE SET value = meta.value + 1 RETURNING value",
     )
@@ -129,7 +129,7 @@ pub(super) async fn begin_history(client: &Client, shared: &Shared) -> Result<i6
     .await?;
     let xid = number("SELECT pg_current_xact_id()::text::bigint").await?;
     let base = number("SELECT coalesce((SELECT value FROM meta WHERE name = 'cursor_base'), 0)").await?;
-    // A dump may have been restored into another server, whose transaction ids are lower.
+    // A dump may have been restored into another database server, whose transaction ids are lower.
     let base = base.max((last >> EVENT_BITS) + 1 - xid);
     client
         .batch_execute(&format!(

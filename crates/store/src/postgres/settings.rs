@@ -7,7 +7,7 @@ use tokio_postgres::{Client, Error, Row};
 
 use super::PostgresError;
 use super::error::describe;
-use super::lease::Seat;
+use super::lease::LocalServer;
 use super::values::typed;
 
 /// The settings of a server that have to be the same on all servers.
@@ -76,15 +76,15 @@ pub(super) fn differences(servers: &[Announced]) -> Vec<Vec<String>> {
 
 /// Fails if a server that was started earlier has another value of a fixed setting, and then also removes the
 /// announcement of this server. Of two servers that start at the same time, the later one fails.
-pub(super) async fn check(client: &Client, seat: &Seat) -> Result<(), PostgresError> {
+pub(super) async fn check(client: &Client, local: &LocalServer) -> Result<(), PostgresError> {
     let fail = |error: Error| PostgresError::Database(describe(&error));
-    let Some(reason) = conflict(client, seat).await.map_err(fail)? else { return Ok(()) };
+    let Some(reason) = conflict(client, local).await.map_err(fail)? else { return Ok(()) };
     let sql = "DELETE FROM nodes WHERE node_id = $1";
-    client.execute_typed(sql, &typed(&[&seat.node.as_bytes().as_slice()])).await.map_err(fail)?;
+    client.execute_typed(sql, &typed(&[&local.node.as_bytes().as_slice()])).await.map_err(fail)?;
     Err(PostgresError::Settings(reason))
 }
 
-async fn conflict(client: &Client, seat: &Seat) -> Result<Option<String>, Error> {
+async fn conflict(client: &Client, local: &LocalServer) -> Result<Option<String>, Error> {
     let sql = "SELECT n.name, n.address, n.settings FROM nodes AS n, nodes AS own
                WHERE own.node_id = $1 AND (n.started_at, n.node_id) < (own.started_at, own.node_id)
                  AND (n.seen_at > clock_timestamp() - interval '15 seconds'
@@ -93,15 +93,15 @@ async fn conflict(client: &Client, seat: &Seat) -> Result<Option<String>, Error>
                    OR EXISTS (SELECT 1 FROM server_lease AS l
                               WHERE l.node_id = n.node_id AND clock_timestamp() < l.expires_at))
                ORDER BY n.started_at";
-    let node = seat.node.as_bytes().as_slice();
+    let node = local.node.as_bytes().as_slice();
     for row in client.query_typed(sql, &typed(&[&node])).await? {
         let (name, address): (&str, &str) = (row.try_get(0)?, row.try_get(1)?);
         let theirs = AnnouncedSettings::read(row.try_get(2)?);
-        if let Some((setting, value, other)) = seat.settings.conflict(&theirs) {
+        if let Some((setting, value, other)) = local.settings.conflict(&theirs) {
             return Ok(Some(format!(
                 "`{setting}` has to be the same on all servers of the cluster, and it is {other} on {name} at {address}, \
                  and {value} on {} at {}: make them equal; to change it, stop all servers first",
-                seat.name, seat.address
+                local.name, local.address
             )));
         }
     }
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_that_both_announce_are_compared() {
+    fn groups_that_both_servers_announce_are_compared() {
         let one = announced(&[("x", "1")], &[("limits", "a"), ("models", "b"), ("new", "c")]);
         let two = announced(&[("x", "2"), ("y", "1")], &[("limits", "a"), ("models", "d")]);
         assert_eq!(two.differences(&one), ["models"]);

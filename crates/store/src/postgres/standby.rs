@@ -14,8 +14,8 @@ use tokio_postgres::{Client, Error, Row};
 
 use super::connect::Connector;
 use super::error::describe;
-use super::homes::{self, Beacon, Homes, POLL_MS};
-use super::lease::{self, Keeper, Seat};
+use super::homes::{self, HomeKeeper, Homes, POLL_MS};
+use super::lease::{self, Keeper, LocalServer};
 use super::migrate::migrate;
 use super::settings::{self, Announced};
 use super::values::{get, get_id, get_u64};
@@ -27,7 +27,7 @@ use super::{PostgresError, PostgresOptions, PostgresStore, SharedPermits, Thread
 pub struct ServersSeen {
     /// The servers, by name.
     pub servers: Vec<ServerSeen>,
-    /// How often a server took the lease of another one that had not released it.
+    /// The number of times that a server took the lease of another server that had not released it.
     pub takeovers: u64,
     /// Milliseconds until the lease expires if it is not renewed.
     pub lease_left_ms: u64,
@@ -48,13 +48,13 @@ pub struct ServerSeen {
     pub version: String,
     /// True if it has the lease.
     pub is_active: bool,
-    /// True if it executes sessions: the active one, or one of several at work.
+    /// True if it executes sessions: as the active server, or as one of several at work.
     pub is_working: bool,
     /// The names of the adapters that it can execute.
     pub adapters: Vec<String>,
     /// The labels that sessions may demand.
     pub labels: Vec<String>,
-    /// The permits that it may use of those that all servers share, by pool.
+    /// The shared permits that it holds: for runs with a process, and for runs without one.
     pub permits: [u64; 2],
     /// The sessions that it has in memory, if it is one of several at work.
     pub sessions: u64,
@@ -72,11 +72,11 @@ pub struct ServerSeen {
 pub struct Standby {
     connector: Connector,
     options: PostgresOptions,
-    seat: Arc<Seat>,
+    local: Arc<LocalServer>,
     shared: Arc<Shared>,
     active: watch::Sender<Option<String>>,
     homes: watch::Sender<Homes>,
-    heard: watch::Sender<u64>,
+    notices: watch::Sender<u64>,
     listener: Connector,
     permits: Arc<OnceLock<SharedPermits>>,
     is_stepping_down: Arc<AtomicBool>,
@@ -85,30 +85,35 @@ pub struct Standby {
 
 impl Standby {
     /// Connects to the database at `url`, and makes or updates its tables. Takes no lease.
-    pub async fn join(url: &str, options: PostgresOptions, seat: Seat) -> Result<Self, PostgresError> {
+    pub async fn join(
+        url: &str,
+        options: PostgresOptions,
+        local: LocalServer,
+    ) -> Result<Self, PostgresError> {
         let (threads, runtime) = Threads::start()?;
         let connector = Connector::new(url, runtime)?;
         let listener = connector.clone();
         let fail = |error: Error| PostgresError::Database(describe(&error));
         let client = connector.connect().await.map_err(fail)?;
         migrate(&client).await?;
-        lease::join(&client, &seat).await.map_err(fail)?;
-        settings::check(&client, &seat).await?;
+        lease::join(&client, &local).await.map_err(fail)?;
+        settings::check(&client, &local).await?;
         let shared = Arc::<Shared>::default();
-        shared.idle_limit_ms.store(seat.times.idle_limit_ms(), Ordering::Release);
+        shared.idle_limit_ms.store(local.times.idle_limit_ms(), Ordering::Release);
         let (active, homes) = (watch::Sender::new(None), watch::Sender::new(Homes::default()));
-        let (seat, threads, heard) = (Arc::new(seat), Arc::new(threads), watch::Sender::new(0));
+        let (local, threads, notices) = (Arc::new(local), Arc::new(threads), watch::Sender::new(0));
         let (permits, is_stepping_down) = (Arc::default(), Arc::default());
         Ok(Self {
             connector,
             options,
-            seat,
+            local,
             shared,
             active,
             homes,
-            heard,
+            notices,
             listener,
             permits,
+            client,
             is_stepping_down,
             threads,
         })
@@ -143,7 +148,7 @@ impl Standby {
             Some(client) => client,
             None => self.connector.connect().await?,
         };
-        let joined = homes::join(&client, &self.shared, &self.seat).await?;
+        let joined = homes::join(&client, &self.shared, &self.local).await?;
         *slot = Some(client);
         Ok(joined)
     }
@@ -151,15 +156,15 @@ impl Standby {
     /// Opens the store of a server that has just joined others, and begins to renew its lease.
     fn open_at_work(&self, client: Option<Client>, sent_ms: u64) -> Result<PostgresStore, PostgresError> {
         self.extend(sent_ms)?;
-        let _ = self.shared.home.set(self.seat.node);
-        let (shared, seat) = (Arc::clone(&self.shared), Arc::clone(&self.seat));
+        let _ = self.shared.home.set(self.local.node);
+        let (shared, local) = (Arc::clone(&self.shared), Arc::clone(&self.local));
         let (connector, homes) = (self.connector.clone(), self.homes.clone());
         let permits = Arc::clone(&self.permits);
         let is_stepping_down = Arc::clone(&self.is_stepping_down);
-        let beacon = Beacon {
+        let keeper = HomeKeeper {
             connector,
             shared,
-            seat,
+            local,
             homes,
             permits,
             client,
@@ -168,10 +173,10 @@ impl Standby {
             has_lost_homes: false,
             known: BTreeSet::new(),
         };
-        self.connector.spawn(beacon.keep());
-        let (connector, shared, node) = (self.connector.clone(), Arc::clone(&self.shared), self.seat.node);
+        self.connector.spawn(keeper.keep());
+        let (connector, shared, node) = (self.connector.clone(), Arc::clone(&self.shared), self.local.node);
         self.connector.spawn(notices::announce(connector, Arc::clone(&shared), node));
-        self.connector.spawn(notices::listen(self.listener.clone(), shared, node, self.heard.clone()));
+        self.connector.spawn(notices::listen(self.listener.clone(), shared, node, self.notices.clone()));
         PostgresStore::assemble(&self.connector, &self.shared, self.options, Arc::clone(&self.threads))
     }
 
@@ -181,33 +186,34 @@ impl Standby {
         let _ = self.permits.set(permits);
     }
 
-    /// Watches the servers that execute sessions, once this one does.
+    /// Watches the servers that execute sessions; empty until this server is one of them.
     pub fn homes(&self) -> watch::Receiver<Homes> {
         self.homes.subscribe()
     }
 
-    /// Watches the number of notices from other servers at work that they have written something. Some may be missed.
-    pub fn heard(&self) -> watch::Receiver<u64> {
-        self.heard.subscribe()
+    /// Watches a counter that grows when another server at work has written something. Notices may be lost.
+    pub fn notices(&self) -> watch::Receiver<u64> {
+        self.notices.subscribe()
     }
 
     /// Announces that this server hands its sessions over: others place nothing on it from now on.
     pub async fn drain(&self) -> Result<(), PostgresError> {
         let fail = |error: Error| PostgresError::Database(describe(&error));
         let client = self.connector.connect().await.map_err(fail)?;
-        homes::drain(&client, &self.seat).await.map_err(fail)
+        homes::drain(&client, &self.local).await.map_err(fail)
     }
 
-    /// Lets another server lead from now on, unless there is none.
+    /// Releases the lease of the database as soon as another server can take it.
     pub fn step_down(&self) {
         self.is_stepping_down.store(true, Ordering::Release);
     }
 
-    /// Gives up the sessions of the process before this one in the same place. The caller knows that its agents have ended.
+    /// Frees the sessions of an earlier process in the same place. The caller knows that the agents of that process
+    /// have ended.
     pub async fn replace_earlier(&self) -> Result<(), PostgresError> {
         let fail = |error: Error| PostgresError::Database(describe(&error));
         let client = self.connector.connect().await.map_err(fail)?;
-        homes::replace_earlier(&client, &self.seat).await.map_err(fail)
+        homes::replace_earlier(&client, &self.local).await.map_err(fail)
     }
 
     /// Watches the address of the active server, if there is one.
@@ -217,10 +223,10 @@ impl Standby {
 
     /// Waits until this server has the lease, and opens the store. May be cancelled.
     pub async fn lead(&self) -> Result<PostgresStore, PostgresError> {
-        let (mut client, mut beat_at) = (None, 0);
+        let (mut client, mut report_at_ms) = (None, 0);
         loop {
             let sent_ms = boot_time_ms();
-            match self.look_and_take(&mut client, &mut beat_at).await {
+            match self.try_lead(&mut client, &mut report_at_ms).await {
                 Ok(true) => return self.open(client, sent_ms),
                 Ok(false) => {}
                 Err(error) => {
@@ -233,14 +239,14 @@ impl Standby {
         }
     }
 
-    /// Removes this server from the cluster, and releases the lease if this server has it: another one may take it at once.
-    /// The caller has ended all agents.
+    /// Removes this server from the cluster, and releases the lease if this server has it: another server may take it
+    /// at once. The caller has ended all agents.
     pub async fn leave(&self) -> Result<(), PostgresError> {
         self.shared.lost.store(true, Ordering::Release);
         let fail = |error: Error| PostgresError::Database(describe(&error));
         let client = self.connector.connect().await.map_err(fail)?;
-        homes::leave(&client, &self.seat).await.map_err(fail)?;
-        lease::leave(&client, &self.seat, self.shared.boot.load(Ordering::Acquire)).await.map_err(fail)
+        homes::leave(&client, &self.local).await.map_err(fail)?;
+        lease::leave(&client, &self.local, self.shared.boot.load(Ordering::Acquire)).await.map_err(fail)
     }
 
     /// Reads the servers of the cluster.
@@ -294,7 +300,7 @@ impl Standby {
         Ok(ServersSeen { servers, takeovers, lease_left_ms: get_u64(&lease, 1).map_err(damaged)?, waiting })
     }
 
-    /// Resolves when this server may not act any more: it must end at once.
+    /// Resolves when this server may not act any more: the process must end at once.
     pub async fn lost(&self) {
         loop {
             let mut notice = std::pin::pin!(self.shared.lost_notice.notified());
@@ -314,43 +320,44 @@ impl Standby {
     /// Opens the store of the server that has just taken the lease, and begins to renew it.
     fn open(&self, client: Option<Client>, sent_ms: u64) -> Result<PostgresStore, PostgresError> {
         self.extend(sent_ms)?;
-        let (shared, seat) = (Arc::clone(&self.shared), Arc::clone(&self.seat));
-        self.connector.spawn(Keeper { connector: self.connector.clone(), shared, seat, client }.keep());
+        let (shared, local) = (Arc::clone(&self.shared), Arc::clone(&self.local));
+        self.connector.spawn(Keeper { connector: self.connector.clone(), shared, local, client }.keep());
         PostgresStore::assemble(&self.connector, &self.shared, self.options, Arc::clone(&self.threads))
     }
 
-    /// Extends the time of this server after a lease that it asked for at `sent_ms`.
+    /// Extends the time for which this server may act, after it took or renewed a lease at `sent_ms`.
     fn extend(&self, sent_ms: u64) -> Result<(), PostgresError> {
-        self.seat.extend(&self.shared, sent_ms).map_err(|error| {
-            let file = self.seat.limit_file.as_deref().unwrap_or(Path::new(""));
+        self.local.extend(&self.shared, sent_ms).map_err(|error| {
+            let file = self.local.limit_file.as_deref().unwrap_or(Path::new(""));
             PostgresError::LimitFile { file: file.into(), reason: error.to_string() }
         })
     }
 
-    async fn look_and_take(&self, client: &mut Option<Client>, beat_at: &mut u64) -> Result<bool, Error> {
-        if !self.look(client, beat_at).await? {
+    async fn try_lead(&self, client: &mut Option<Client>, report_at_ms: &mut u64) -> Result<bool, Error> {
+        if !self.check_lease(client, report_at_ms).await? {
             return Ok(false);
         }
         match client {
-            Some(client) => server::boot(client, &self.shared, Some(&self.seat)).await,
+            Some(client) => server::boot(client, &self.shared, Some(&self.local)).await,
             None => Ok(false),
         }
     }
 
-    /// Looks once at the lease. Returns true if this server may try to take it.
-    async fn look(&self, slot: &mut Option<Client>, beat_at: &mut u64) -> Result<bool, Error> {
+    /// Reports that this server is alive when that is due, and reads the lease. Returns true if this server may try to
+    /// take it.
+    async fn check_lease(&self, slot: &mut Option<Client>, report_at_ms: &mut u64) -> Result<bool, Error> {
         let client = match slot.take().filter(|client| !client.is_closed()) {
             Some(client) => client,
             None => self.connector.connect().await?,
         };
-        if boot_time_ms() >= *beat_at {
-            lease::beat(&client, &self.seat).await?;
-            *beat_at = boot_time_ms() + self.seat.times.renewal_ms();
+        if boot_time_ms() >= *report_at_ms {
+            lease::report_alive(&client, &self.local).await?;
+            *report_at_ms = boot_time_ms() + self.local.times.renewal_ms();
         }
         let sql = "SELECT n.address, coalesce(clock_timestamp() >= l.free_at, true) OR coalesce(l.place = $1, false),
                      coalesce(clock_timestamp() < l.expires_at, false)
                    FROM server_lease l LEFT JOIN nodes n USING (node_id)";
-        let params = super::values::typed(&[&self.seat.place]);
+        let params = super::values::typed(&[&self.local.place]);
         let row = client.query_typed_one(sql, &params).await?;
         let (is_free, is_held): (bool, bool) = (row.try_get(1)?, row.try_get(2)?);
         let active: Option<String> = row.try_get(0)?;
@@ -383,6 +390,6 @@ async fn waiting(client: &Client) -> Result<Vec<(Vec<String>, u64)>, Error> {
 
 impl std::fmt::Debug for Standby {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Standby").field("seat", &self.seat).finish_non_exhaustive()
+        f.debug_struct("Standby").field("local", &self.local).finish_non_exhaustive()
     }
 }

@@ -21,7 +21,7 @@ pub(super) enum Table {
     Lines,
     Cursors,
     CursorsGone,
-    /// Streamed text of a commit, which replaces that at the same positions.
+    /// Streamed text of a commit. It replaces stored text at the same positions.
     Chunks,
     /// Streamed text of the flusher, which does not replace stored text.
     ChunksNew,
@@ -47,7 +47,7 @@ pub(super) enum Table {
     StateBack,
     LineOrders,
     StateHistory,
-    /// Drops the oldest changes of a key that are too many.
+    /// Drops the oldest changes of a key beyond the limit.
     StateHistoryCut,
     Delegations,
     Events,
@@ -61,8 +61,8 @@ pub(super) struct Statement {
 }
 
 impl Table {
-    /// The number of first cells that identify a row. Of several rows with the same, a statement writes the last. 0 if
-    /// rows are not identified, or the database must see all of them.
+    /// The number of leading cells that identify a row. Of several rows with the same key, a statement writes the last. 0
+    /// if rows have no key, or the database must see all of them.
     pub(super) const fn key_cells(self) -> usize {
         match self {
             Self::Sessions | Self::Runs | Self::StepsSeal | Self::Messages | Self::MessagePlaces => 1,
@@ -326,7 +326,7 @@ const ATTEMPTS: &str = "WITH written AS (
     WHERE attempts.attempt_id = excluded.attempt_id RETURNING 1)
   SELECT expect_rows(count(*), cardinality($1), 'attempt') FROM written";
 
-/// A line beneath a line of another session belongs to a fork, which sees the state as of its creation.
+/// A line whose parent line belongs to another session is a line of a fork, which sees the state as of its creation.
 const LINES: &str =
     "INSERT INTO lines (line, session_id, parent_line, parent_pos, end_pos, abandoned, opened_by,
     opened_cursor)
@@ -380,7 +380,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_statements_keep_what_the_contract_keeps() {
+    fn the_history_statement_keeps_as_many_changes_as_core_demands() {
         assert!(STATE_HISTORY_CUT.contains(&format!("OFFSET {HISTORY_CHANGES})")));
     }
 }

@@ -12,7 +12,7 @@ use serde::de::IgnoredAny;
 use serde_json::Value as Json;
 use tokio_postgres::Row;
 
-use super::copy::{PostgresEnd, select, values};
+use super::copy::{PostgresDatabase, select, values};
 use super::read::{self, RUN, RUN_COLUMNS, SESSION, SESSION_COLUMNS};
 use super::rows::Op;
 use super::tables::Table;
@@ -28,10 +28,10 @@ const MAX_FINDINGS: usize = 100;
 const LOOKUP: usize = 500;
 /// Columns with JSON in tables whose records are read as plain values, not as a type of their own.
 const JSON_COLUMNS: &[&str] = &["body", "payload", "value", "definition", "change", "note", "input"];
-/// Columns that are a part of the record themselves: they cannot differ from it.
+/// Columns from which the record itself is read: they cannot differ from it.
 const OWN_COLUMNS: &[&str] = &["body", "fixed", "wait", "private", "summary", "result", "name", "revoked_by"];
 
-impl PostgresEnd {
+impl PostgresDatabase {
     /// Verifies the whole database, in the transaction that is open.
     pub(crate) fn verify_all(&self) -> Result<Vec<Verification>, CopyError> {
         let (mut events, mut trees) = (Findings::default(), Findings::default());
@@ -71,7 +71,7 @@ impl PostgresEnd {
                 };
                 if let Some(problem) = problem {
                     let position = values(row, row.len() - key.len(), &key)?;
-                    findings.add(format!("{} {}: {problem}", table.name, shown(&position)));
+                    findings.add(format!("{} {}: {problem}", table.name, position_text(&position)));
                 }
                 Ok(())
             })?;
@@ -263,22 +263,22 @@ fn json(text: &str) -> Option<Json> {
     serde_json::from_str(text).ok()
 }
 
-/// The difference between a run and its last event with a status.
+/// Describes the difference between a run and its last event with a status.
 fn end_problem(run: &Run, kind: &str, cursor: i64, payload: &str) -> Option<String> {
     let status = run.state.status();
     if Body::run_status_of(kind) != Some(status) {
         let status = status.name();
         return Some(format!("{} is {status}, but its last event is {kind} at {cursor}", run.id));
     }
-    let said = json(payload).filter(|_| RunStatus::is_ended(status))?;
-    let said = |name: &str| said["usage"][name].as_u64().unwrap_or(0);
-    let said = [said("inputTokens"), said("outputTokens"), said("cacheReadTokens"), said("cacheWriteTokens")];
+    let event = json(payload).filter(|_| RunStatus::is_ended(status))?;
+    let counted = |name: &str| event["usage"][name].as_u64().unwrap_or(0);
+    let counted = ["inputTokens", "outputTokens", "cacheReadTokens", "cacheWriteTokens"].map(counted);
     let usage = &run.usage;
     let used = [usage.input_tokens, usage.output_tokens, usage.cache_read_tokens, usage.cache_write_tokens];
-    (said != used).then(|| {
-        let ([input, output, ..], [said_input, said_output, ..]) = (used, said);
+    (counted != used).then(|| {
+        let ([input, output, ..], [event_input, event_output, ..]) = (used, counted);
         format!(
-            "{} has used {input} and {output} tokens, but its last event at {cursor} says {said_input} and {said_output}",
+            "{} has used {input} and {output} tokens, but its last event at {cursor} says {event_input} and {event_output}",
             run.id
         )
     })
@@ -309,7 +309,7 @@ fn written_columns(sql: &'static str) -> Vec<&'static str> {
     columns.split(',').map(str::trim).collect()
 }
 
-/// The difference between a record and the columns of its row, which begin at `at`.
+/// Describes the difference between a record and the columns of its row, which begin at `at`.
 fn problem(
     table: &CopyTable,
     record: Record,
@@ -361,8 +361,8 @@ fn is_equal(row: &Row, at: usize, cell: &Cell) -> Result<bool, StoreError> {
     })
 }
 
-/// The values of a position for people.
-fn shown(position: &Position) -> String {
+/// Formats a position for people.
+fn position_text(position: &Position) -> String {
     let show = |value: &Value| match value {
         Value::Int(number) => number.map(|number| number.to_string()).unwrap_or_default(),
         Value::Text(text) => text.clone().unwrap_or_default(),

@@ -5,9 +5,9 @@
 //!                 one round trip                                      one round trip
 //! ```
 //!
-//! A session belongs to one writer, by its id, so that its commits do not overtake each other. A writer never waits for
-//! company: commits that arrive while it writes form its next batch. If the server refuses a batch, each of its commits is
-//! written alone, so that only the one at fault fails.
+//! A session belongs to one writer, by its id, so that its commits do not overtake each other. A writer does not wait
+//! for a batch to fill: commits that arrive while it writes form its next batch. If the server refuses a batch, each of
+//! its commits is written alone, so that only the commit that caused the refusal fails.
 //!
 //! Invariant: a commit is answered only after its outcome is known. If the connection breaks at COMMIT, the outcome is
 //! looked up on another connection (`outcome.rs`).
@@ -36,11 +36,11 @@ use super::tables::{Statement, Table};
 use super::values::{get_id, get_u64, typed};
 use crate::Fault;
 
-/// The events that one transaction can have: the lower bits of a cursor.
+/// The lower bits of a cursor, which number the events of one transaction.
 pub(super) const EVENT_BITS: u32 = 14;
-/// Commits in one transaction.
+/// The maximum number of commits in one transaction.
 const BATCH_COMMITS: usize = 64;
-/// Attempts to write a batch whose connection broke before COMMIT was sent.
+/// The number of attempts to write a batch of which nothing was stored, for a reason that may be temporary.
 const ATTEMPTS: usize = 3;
 
 /// The first number of the locks of new ids: the bytes of "msid". Locks with two numbers never conflict with locks with
@@ -52,7 +52,7 @@ const ID_LOCKS: i32 = 0x6d73_6964;
 pub(super) struct Shared {
     /// Added to transaction ids, so that cursors grow when a dump is restored into another server.
     pub(super) base: std::sync::atomic::AtomicU64,
-    /// The position before which the streamed text of each leased session has become messages, by epoch.
+    /// For each leased session, the epoch of its lease and the position before which its streamed text has become messages.
     pub(super) dropped: Mutex<HashMap<SessionId, (u64, u64)>>,
     pub(super) fault: Mutex<Option<Fault>>,
     pub(super) is_full: std::sync::atomic::AtomicBool,
@@ -60,13 +60,13 @@ pub(super) struct Shared {
     pub(super) lost: std::sync::atomic::AtomicBool,
     /// Notified when `lost` is set.
     pub(super) lost_notice: Notify,
-    /// The number of this server's boot, or that of all servers that execute sessions at the same time.
+    /// The boot number of this server. Servers that execute sessions at the same time have the same number.
     pub(super) boot: std::sync::atomic::AtomicI64,
-    /// The id of this server, if others execute sessions at the same time.
+    /// The id of this server, if it has joined the servers at work (`homes.rs`).
     pub(super) home: std::sync::OnceLock<NodeId>,
-    /// True once this server, one of several at work, has the lease of the database.
+    /// True while this server, one of several at work, has the lease of the database.
     pub(super) leads: std::sync::atomic::AtomicBool,
-    /// Notified after commits of one of several servers at work.
+    /// Notified after commits, if this server is one of several at work.
     pub(super) written: Notify,
     /// Milliseconds after which the database ends an idle transaction of this server; 0 for never. A paused server must
     /// not keep its locks, for which the next server would wait.
@@ -83,7 +83,7 @@ impl Shared {
         ((xid + self.base.load(std::sync::atomic::Ordering::Acquire)) << EVENT_BITS) - 1
     }
 
-    /// Forgets the streamed text of a lease, unless it was taken again.
+    /// Forgets what is known about the streamed text of a session, unless the session has a newer lease than `fence`.
     pub(super) fn forget(&self, fence: Fence) {
         let mut dropped = self.dropped.lock();
         if dropped.get(&fence.session).is_some_and(|(epoch, _)| *epoch == fence.epoch) {
@@ -121,7 +121,7 @@ impl Shared {
 
     /// Ends all writes of this server.
     pub(super) fn lose(&self, reason: &str) {
-        // A server that has left the cluster has not lost its lease: it ends by itself.
+        // Leaving the cluster sets `lost` too, and is no error.
         if !self.lost.swap(true, std::sync::atomic::Ordering::AcqRel) {
             tracing::error!(reason, "this server may not write the database any more");
             self.lost_notice.notify_waiters();
@@ -201,7 +201,7 @@ pub(super) fn closed() -> StoreError {
 
 /// One writer connection.
 pub(super) struct Writer {
-    /// Its number among the writers of the store.
+    /// The number of the writer among those of the store.
     pub(super) number: usize,
     pub(super) connector: Connector,
     pub(super) inlet: Arc<Inlet>,
@@ -258,7 +258,7 @@ struct Locked {
 }
 
 impl Writer {
-    /// Writes what is queued, until the store is closed.
+    /// Writes the queued commits and streamed text, until the store is closed.
     pub(super) async fn run(mut self) {
         loop {
             let jobs = self.take_commits();
@@ -351,7 +351,8 @@ impl Writer {
         }
     }
 
-    /// Writes the commits in one transaction. A connection that broke before COMMIT is replaced.
+    /// Writes the commits in one transaction. Tries again, if necessary on a new connection, if nothing was stored for a
+    /// reason that may be temporary.
     async fn commit_group(
         &mut self,
         commits: &[Arc<Commit>],
@@ -376,7 +377,7 @@ impl Writer {
                     return Ok(results);
                 }
                 Err(BatchError::Refused(error)) => {
-                    // The transaction has ended with the refused COMMIT.
+                    // The transaction has ended, so the connection can be used again.
                     self.client = Some(client);
                     if !matches!(error, StoreError::Unavailable(_)) {
                         return Err(error);
@@ -414,7 +415,7 @@ impl Writer {
     }
 }
 
-/// The writing of one batch.
+/// A batch that is being written.
 struct Group<'a> {
     /// The number of the writer.
     number: usize,
@@ -484,7 +485,7 @@ impl Group<'_> {
         Ok(results)
     }
 
-    /// Names what proves later that the commits are stored: the first event of any of them, else a row.
+    /// Names the evidence that later proves that the commits are stored: the first event of any of them, else a row.
     fn trace(&self, commits: &[Arc<Commit>], results: &[Result<Vec<Cursor>, StoreError>]) -> Trace {
         let first = |(commit, result): (&Arc<Commit>, &Result<Vec<Cursor>, StoreError>)| {
             Some(Trace::Event(*result.as_ref().ok()?.first()?, commit.events.first()?.id))
@@ -634,7 +635,7 @@ fn new_ids(commit: &Commit) -> Vec<[u8; 16]> {
     commit.rows.iter().filter_map(new_id).collect()
 }
 
-/// Waits before the next request to the database.
+/// Waits `ms` milliseconds.
 #[expect(clippy::disallowed_methods, reason = "the database's time passes in tests with a manual clock too")]
 pub(super) async fn pause(ms: u64) {
     tokio::time::sleep(Duration::from_millis(ms)).await;
@@ -667,7 +668,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_transaction_id_that_is_no_number_is_corruption() {
+    fn a_transaction_id_that_is_not_a_number_is_corrupt() {
         assert_eq!(parse_xid("4711").ok(), Some(4711));
         for text in ["", "0", "-1", "4711x", "99999999999999999999"] {
             let refused = matches!(parse_xid(text), Err(LockError::Corrupt(StoreError::Corrupt(_))));

@@ -26,7 +26,7 @@ use super::write_records::{artifact_write, binding_write, delegation_write, gran
 use crate::order::{rank, replaces};
 use crate::payload::{not_serializable, payload};
 
-/// A commit whose JSON is already serialized, which relieves the writer thread.
+/// A commit whose JSON is already serialized, so that the writer thread need not do it.
 #[derive(Debug)]
 pub(super) struct Prepared {
     pub(super) commit: Arc<Commit>,
@@ -173,9 +173,9 @@ impl Prepared {
     }
 }
 
-/// Writes the streamed text before the events of a commit.
+/// Writes the streamed text that the positions of a commit's events cover.
 fn chunks_write(connection: &Connection, session: SessionId, chunks: &[Chunk]) -> WriteResult {
-    // A batch may have written the beginning of the same text.
+    // A batch of streamed text may have written the beginning of the same text.
     let mut insert = connection.prepare_cached(concat!(
         "INSERT OR REPLACE INTO chunks (",
         chunk_columns!(),

@@ -19,13 +19,15 @@ use super::{check, checksum, migrate, wal};
 
 /// The smallest number of cursors that a restored database skips.
 const SKIPPED_CURSORS: u64 = 1 << 32;
-/// The first cursor of a restored database is at least its time in milliseconds multiplied by this number. SQLite cannot
-/// commit more in a millisecond, so a later restore begins after all cursors of an earlier one.
+/// The first cursor of a restored database is at least the time of the restore in milliseconds, multiplied by this number.
+/// SQLite cannot commit more events in a millisecond, so a later restore begins after all cursors of an earlier one.
 const CURSORS_PER_MS: u64 = 1 << 10;
-/// The cursors that are skipped for each millisecond since the backup was made. A PostgreSQL, into which the backup may have
-/// been restored before, uses 2^14 for each of its transactions; this is 2,000 of them a second.
+/// The cursors that are skipped for each millisecond since the backup was made. The backup may have been restored into
+/// a PostgreSQL database before, which uses 2^14 cursors per transaction: this number allows for 2,000 transactions a
+/// second.
 const CURSORS_PER_MS_OF_AGE: u64 = 1 << 15;
-/// The most cursors that are skipped because of the age of a backup, about a year: cursors must stay numbers of JavaScript.
+/// The maximum number of cursors that are skipped for the age of a backup, reached after about a year: JavaScript must
+/// be able to represent all cursors exactly.
 const MAX_SKIPPED_BY_AGE: u64 = 1 << 50;
 /// The time after which a copy from before a migration is removed.
 const COPY_KEPT_MS: i64 = 7 * 24 * 60 * 60 * 1_000;
@@ -147,7 +149,8 @@ pub fn database_vacuum(path: &Path) -> Result<(u64, u64), OpenError> {
     Ok((before, size()))
 }
 
-/// Copies a database before its schema is migrated from `version`. The copy has no WAL: it is complete.
+/// Copies a database before its schema is migrated from `version`. The caller has merged the WAL, so the copy of the file
+/// is complete.
 pub(super) fn keep_before_migration(path: &Path, version: u32) -> io::Result<()> {
     let copy = sibling(path, &format!("{BEFORE_MIGRATION}{version}"));
     let draft = sibling(&copy, ".partial");

@@ -10,8 +10,8 @@ use super::{backup, check, wal};
 /// The number of histories that are kept.
 const KEPT_HISTORIES: i64 = 1_000;
 
-/// Increments the number of boots and renews the token in the file itself, so that a WAL or a copy from before this start
-/// is never combined with one from after it. Returns the number of boots and the last cursor ever assigned.
+/// Increments the number of boots and renews the token, so that a WAL or a copy from before this start is never combined
+/// with one from after it. Returns the number of boots and the last cursor ever assigned. [`merge`] must follow.
 pub(super) fn boot(
     path: &Path,
     connection: &Connection,
@@ -30,12 +30,16 @@ pub(super) fn boot(
     let last = backup::last_cursor(connection)?.0;
     history_begin(connection, last)?;
     connection.execute_batch("COMMIT")?;
-    connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
     Ok((boot.cast_unsigned(), last))
 }
 
-/// Begins the history of this process after the cursor `last`. Forgets all but the latest ones, so that a database that is
-/// opened for each command does not grow.
+/// Merges the WAL with the new token into the file.
+pub(super) fn merge(connection: &Connection) -> rusqlite::Result<()> {
+    connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
+}
+
+/// Begins the history of this process after the cursor `last`. Forgets all but the latest histories, so that a database
+/// that is opened for each command does not grow.
 fn history_begin(connection: &Connection, last: u64) -> rusqlite::Result<()> {
     let begin = "INSERT INTO histories (token, after_seq) VALUES (lower(hex(randomblob(8))), ?1)";
     connection.execute(begin, [last.cast_signed()])?;

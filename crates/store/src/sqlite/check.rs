@@ -15,7 +15,7 @@ pub struct SqliteCheck {
     pub schema_version: u32,
     /// The problems SQLite reports, empty for a healthy database.
     pub problems: Vec<String>,
-    /// The journal mode, which is `wal`.
+    /// The journal mode, normally `wal`.
     pub journal_mode: String,
     /// The size of a page in bytes.
     pub page_size: u64,
@@ -36,7 +36,7 @@ pub struct SqliteCheck {
 }
 
 impl SqliteStore {
-    /// Checks the health of the database, for `doctor`. `thorough` reads every page.
+    /// Checks the health of the database, for `doctor`. `thorough` also compares every index with its table.
     pub async fn check(&self, thorough: bool) -> Result<SqliteCheck, StoreError> {
         let file_bytes = std::fs::metadata(&self.path).map_or(0, |metadata| metadata.len());
         self.read(move |connection| {
@@ -83,7 +83,7 @@ fn integrity_check(connection: &Connection, pragma: &str) -> Result<Vec<String>>
     problems.filter(|problem| !matches!(problem, Ok(text) if text == "ok")).collect()
 }
 
-/// Checks the database. `thorough` also compares every index with its table, which reads the whole file.
+/// Checks the database. `thorough` also compares every index with its table.
 pub(super) fn check(connection: &Connection, thorough: bool, file_bytes: u64) -> Result<SqliteCheck> {
     let query_number =
         |sql: &str| connection.query_row(sql, [], |row| row.get::<_, i64>(0)).map(i64::cast_unsigned);

@@ -117,8 +117,8 @@ impl Passes {
         self.changed.notify_one();
     }
 
-    /// Makes a pass on the connection of the writer. During a pass of the checkpointer, waits for its end if `waits` is
-    /// set, and does nothing otherwise.
+    /// Makes a pass on the connection of the writer. If a pass of the checkpointer is in progress, waits for its end if
+    /// `waits` is set, and does nothing otherwise.
     pub(super) fn make(&self, connection: &Connection, waits: bool) -> rusqlite::Result<()> {
         let merging = match waits {
             true => Some(self.merging.lock()),
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn passes_are_due_by_frames_and_the_last_one_when_little_is_left_and_nobody_waits() {
+    fn a_pass_is_due_by_frames_and_the_last_one_when_few_frames_are_left_and_no_commit_waits() {
         let mut plan = Plan::default();
         assert_eq!(plan.next(frames(PASS_FRAMES - 1, 0), true), Due::Nothing);
         assert_eq!(plan.next(frames(PASS_FRAMES, 0), true), Due::Pass);

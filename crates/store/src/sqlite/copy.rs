@@ -227,7 +227,7 @@ impl Target for SqliteTarget {
             self.discard()?;
         }
         let fail = |error| open::failed(&self.path, error);
-        // The file gets its final name after the mark is written, so that nobody takes it for an empty store.
+        // The file gets its final name after the mark is written, so that no process mistakes it for an empty store.
         let draft = sibling(&self.path, ".copying");
         remove(&draft)?;
         remove(&sibling(&draft, "-journal"))?;

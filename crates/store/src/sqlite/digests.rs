@@ -67,7 +67,7 @@ pub(super) fn digest(
 pub(super) fn digest_read(columns: &mut Columns<'_>) -> rusqlite::Result<Digest> {
     columns.check(&checksum::DIGEST)?;
     let at = Point { line: LineId(columns.get()?), pos: columns.get()? };
-    // The session that made the digest.
+    // Skips the session that made the digest.
     columns.skip(1);
     Ok(Digest {
         at,

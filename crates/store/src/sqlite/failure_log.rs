@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failures_are_logged_ever_more_rarely_and_their_end_once() {
+    fn failures_are_logged_less_and_less_often_and_their_end_once() {
         let mut log = FailureLog::default();
         assert_eq!(log.succeeded(), None);
         let logged: Vec<LogLine> = (0..2_500).filter_map(|_| log.failed()).collect();

@@ -1,4 +1,4 @@
-//! Notices that the files of an open database were deleted, moved or replaced. SQLite would go on writing the old ones.
+//! Detects that the files of an open database were deleted, moved or replaced. SQLite would go on writing the old ones.
 
 use std::fs;
 use std::io;
@@ -44,7 +44,7 @@ fn file_id(path: &Path) -> io::Result<FileId> {
     fs::metadata(path).map(|file| (file.dev(), file.ino()))
 }
 
-/// Only the existence of a file is known.
+/// Without inodes, only the existence of a file is checked.
 #[cfg(not(unix))]
 fn file_id(path: &Path) -> io::Result<FileId> {
     fs::metadata(path).map(|_| (0, 0))

@@ -10,7 +10,7 @@ use super::columns::{Id, int, json};
 use super::read::{query_all, sql_limit};
 use super::write::WriteResult;
 
-/// Stores the copy of an artifact for its fork.
+/// Stores a fork's copy of an artifact.
 pub(super) fn inherited_write(connection: &Connection, artifact: &Artifact) -> WriteResult {
     let sql =
         "INSERT INTO inherited_artifacts (session_id, artifact_id, content_hash, size_bytes, artifact_json)

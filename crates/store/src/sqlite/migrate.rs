@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_database_is_one_that_all_migrations_made() {
+    fn a_new_database_equals_one_that_all_migrations_made() {
         let mut new = Connection::open_in_memory().unwrap();
         migrate(&mut new, Time(1)).unwrap();
         let migrated = Connection::open_in_memory().unwrap();

@@ -1,4 +1,4 @@
-//! Owners: the org that each belongs to, the native sessions that each has, and the spend of their keys.
+//! Owners: the org that each belongs to, the native sessions that each has, and the spending of their keys.
 
 use mainspring_core::binding::native_key;
 use mainspring_core::{Cost, KeyId, Spend, Time};
@@ -8,7 +8,8 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::columns::{Id, int};
 use super::write::{WriteError, WriteResult};
 
-/// Claims `owner` for `org`. Returns true if it belongs there.
+/// Records the org of `owner` if none is recorded: that of the oldest key or session of the owner, else `org`. Returns
+/// true if the recorded org is `org`.
 pub(super) fn owner_claim(
     connection: &Connection,
     owner: &str,
@@ -37,7 +38,8 @@ pub(super) fn owner_claim(
     Ok(belongs()? == Some(true))
 }
 
-/// Records the owner of a native session, unless it has one. Fails with a conflict if the owner may not have it.
+/// Records the owner of a native session if none is recorded. An adoption fails with a conflict if another owner has
+/// the session, or if it is a repeated adoption and `owner` does not have the session.
 pub(super) fn native_owner_write(connection: &Connection, native: &NativeOwner) -> WriteResult {
     let NativeOwner { adapter, native, owner, claim } = native;
     let key = native_key(native);
@@ -63,7 +65,7 @@ pub(super) fn native_owner_write(connection: &Connection, native: &NativeOwner) 
     Ok(())
 }
 
-/// Adds to the spend of a key on a day.
+/// Adds to the spending of a key on a day.
 pub(super) fn spend_add(connection: &Connection, key: KeyId, day: i64, spend: Spend) -> WriteResult {
     let before = spend_read(connection, key, day)?;
     let Spend { cost, at_least } = before.plus(spend);
@@ -76,7 +78,7 @@ pub(super) fn spend_add(connection: &Connection, key: KeyId, day: i64, spend: Sp
     Ok(())
 }
 
-/// Reads the spend of a key on a day.
+/// Reads the spending of a key on a day.
 pub(super) fn spend_read(connection: &Connection, key: KeyId, day: i64) -> rusqlite::Result<Spend> {
     let sql = "SELECT cost_nanos, at_least FROM key_spend WHERE key_id = ?1 AND day = ?2";
     let found = connection.prepare_cached(sql)?.query_row(params![key.bytes(), day], |row| {

@@ -1,7 +1,7 @@
 //! Removes deleted data in small steps, so that other jobs do not wait long for the writer.
 //!
-//! Events are removed first, messages last. A line that a fork reads outlives its session. The purge of the last fork
-//! that reads it removes it.
+//! Events are removed first, messages last. A line that a fork reads outlives its session, until the last fork that reads
+//! the line is purged.
 
 use mainspring_core::{SessionId, Time};
 use rusqlite::{Connection, OptionalExtension, Result, params};
@@ -49,7 +49,7 @@ pub(super) fn session_purge(connection: &Connection, session: SessionId, seq: u6
             return Ok(true);
         }
     }
-    // Their attempts, steps and state are deleted by foreign keys.
+    // Foreign keys delete the attempts, steps and state of the runs.
     let runs = "DELETE FROM runs WHERE run_id IN (SELECT run_id FROM runs WHERE session_id = ?1 LIMIT ?2)";
     left -= delete_some(connection, runs, session, left)?;
     let unplaced = "SELECT id FROM messages WHERE session_id = ?1 AND line IS NULL LIMIT ?2";
@@ -126,7 +126,7 @@ fn delete_some(connection: &Connection, sql: &str, session: SessionId, left: i64
 
 /// Removes lines that no session reads, leaves first. Returns true if `left` is used up.
 fn lines_purge(connection: &Connection, session: SessionId, left: &mut i64) -> Result<bool> {
-    // The source of a fork may be gone except for the lines the fork reads.
+    // If the session is a fork, its source may be gone, except for the lines that the fork reads.
     line_adopt(connection, session, "SELECT base_line FROM sessions WHERE session_id = ?1", session.bytes())?;
     loop {
         // Newest first, because it most likely has no children.

@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_ends_with_work_with_the_end_and_with_the_timeout() {
+    fn waiting_ends_when_work_arrives_at_the_close_and_at_the_timeout() {
         let queue = Queue::<u32, &str, char>::default();
         assert!(!queue.wait(Duration::ZERO));
         queue.push_lazy("text").unwrap();

@@ -41,7 +41,7 @@ macro_rules! session_columns {
          forked_from_message_id, base_line, base_pos, rules, tools, idle_unload_ms, labels, checksum"
     };
 }
-/// The columns of a run that stay as they are, but for the options, which a retry may change.
+/// The columns of a run that never change, except the options, which a retry may change.
 macro_rules! run_request_columns {
     () => {
         "run_id, session_id, owner_id, run_no, parent_run_id, client_id, request_id, idempotency_key, fingerprint, mode, \
@@ -277,8 +277,8 @@ pub(super) fn sql_limit(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX)
 }
 
-/// Returns the time and the id below which a page starts. Without `before` no row has the maximum time, and the empty blob
-/// sorts before every id.
+/// Returns the time and the id below which a page starts. Without `before`, that is the maximum time, which no row has, so
+/// that the id does not matter.
 fn page_start<T: Id>(before: Option<(Time, T)>) -> (i64, Vec<u8>) {
     before.map_or((i64::MAX, vec![]), |(time, id)| (time.0, id.bytes().into()))
 }
@@ -333,7 +333,7 @@ pub(super) fn session(columns: &mut Columns<'_>) -> Result<Session> {
 
 pub(super) fn run(columns: &mut Columns<'_>) -> Result<Run> {
     let request = run_request(columns)?;
-    // Past the checksum of the columns above.
+    // Skips the checksum of the request.
     columns.skip(1);
     columns.check(&checksum::RUN_STATE)?;
     Ok(Run {

@@ -1,8 +1,8 @@
 //! Rebuilds the parts of a database that can be derived from other parts.
 //!
-//! A repair rebuilds the indexes, the search index and, from its events, the outcome of a run that has ended. It
-//! removes choices of branches that are missing. Rows of versions without checksums get one. A damaged row is taken
-//! from a backup if it has not changed since. Other damaged rows stay.
+//! A repair rebuilds the indexes, the search index, the counts of stored data and, from its events, the outcome of a
+//! run that has ended. It removes cursors that point to missing branches, and adds the checksums that earlier versions
+//! did not write. A damaged row is taken from a backup if it has not changed since. Other damaged rows stay.
 
 use std::path::Path;
 
@@ -14,8 +14,8 @@ use super::open::{self, OpenError};
 use super::read::session_columns;
 use super::{check, checksum, event_blocks, migrate, search, usage, wal};
 
+mod from_backup;
 mod runs;
-mod taken;
 
 /// A part that was rebuilt.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
@@ -26,8 +26,8 @@ pub struct Repaired {
     pub rows: u64,
 }
 
-/// Repairs a database that no process has open. Takes damaged rows from `backup`, a copy of a database that may be changed,
-/// if they have not changed since. Rows that are damaged and cannot be rebuilt stay as they are.
+/// Repairs a database that no process has open. Takes damaged rows from `backup` if they have not changed since; the
+/// repair migrates `backup`, so it must be a copy. Damaged rows that cannot be rebuilt stay as they are.
 ///
 /// `delete_damaged` marks the sessions that stay damaged as deleted; the next start removes them with all their data.
 pub fn database_repair(
@@ -70,7 +70,7 @@ fn rebuild(
     has_backup: bool,
     delete_damaged: bool,
 ) -> rusqlite::Result<Vec<Repaired>> {
-    let taken = if has_backup { taken::rows_take(connection)? } else { 0 };
+    let restored = if has_backup { from_backup::rows_restore(connection)? } else { 0 };
     let deleted = if delete_damaged { sessions_delete(connection)? } else { 0 };
     let runs = runs::runs_rebuild(connection)?;
     let sums = checksum::fill(connection)?;
@@ -82,7 +82,7 @@ fn rebuild(
     let counts = usage::recount(connection)?;
     let blocks = event_blocks::rebuild(connection)?;
     let repaired = [
-        ("damaged rows, from the backup", taken),
+        ("damaged rows, from the backup", restored),
         ("damaged sessions, deleted", deleted),
         ("outcomes of runs, from their events", runs),
         ("checksums that earlier versions did not write", sums),

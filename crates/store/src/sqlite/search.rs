@@ -3,10 +3,11 @@
 //! The few messages and titles not yet indexed are searched by reading them, so that a search finds every commit that
 //! has returned.
 //!
-//! Every word of a message is indexed with a tag: of the message's owner, and of its bucket of 4,096 consecutive messages.
-//! FTS5 reads all messages of a prefix before it returns the first, so a search for a common word would read the whole
-//! index. With tags it reads one bucket after the other, newest first, until its page is full, and no words of others.
-//! Messages that earlier versions have indexed have no tags, and are searched at once, after all others.
+//! Every word of a message is indexed with a tag that stands for the message's owner and for its bucket of 4,096
+//! consecutive messages. FTS5 reads all matches of a prefix before it returns the first, so a search for a common word
+//! would read the whole index. With tags, a search reads one bucket after the other, newest first, until its page is full,
+//! and skips the words of nearly all other owners. Messages that earlier versions have indexed have no tags, and are
+//! searched at once, after all others.
 
 use std::collections::VecDeque;
 
@@ -31,9 +32,9 @@ const STEP_TITLES: i64 = 16;
 const UNINDEXED_TITLES: &str = "SELECT session_id, title, searched_row FROM sessions INDEXED BY sessions_unsearched_idx \
      WHERE title IS NOT searched_title LIMIT ?1";
 
-/// The messages of a bucket, as a power of two.
+/// The number of messages in a bucket, as a power of two.
 pub(super) const BUCKET_BITS: u32 = 12;
-/// The characters of a tag: of the owner, then of the bucket.
+/// The numbers of characters of a tag: first those for the owner, then those for the bucket.
 const OWNER_DIGITS: usize = 2;
 const BUCKET_DIGITS: usize = 4;
 
@@ -97,7 +98,7 @@ pub(super) fn unindexed(connection: &Connection) -> Result<Option<Unindexed>> {
         let (id, message) = (columns.get()?, columns.get()?);
         // A message whose session is gone cannot be found.
         let owner = columns.get::<Option<String>>()?;
-        // Damaged content has no text: it must not stop the index of the messages after it.
+        // Damaged content counts as empty, so that later messages are indexed.
         let content = columns.json::<Vec<Block>>().unwrap_or_default();
         let text = match owner {
             Some(owner) => tagged(&folded(&searchable_text(&content)), &tag(&owner, id)),

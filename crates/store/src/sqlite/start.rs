@@ -16,17 +16,22 @@ use super::writer::{LEASE_BITS, Shared, Writer};
 use super::{OpenError, SqliteOptions, SqliteStore, boot, open};
 
 impl SqliteStore {
-    /// Opens the database at `path`, or creates it. On an error, an existing file is unchanged.
+    /// Opens the database at `path`, or creates it. A database that is refused is not changed.
     pub fn open(path: &Path, options: SqliteOptions, now: Time) -> Result<Self, OpenError> {
         let open::Opened { connection, check_due } = open::open_writer(path, &options, now)?;
         let fail = |error| open::failed(path, error);
         let io = |error: std::io::Error| OpenError::Io { path: path.into(), source: error.into() };
         let pragmas = open::pragmas(&connection).map_err(fail)?;
-        let readers =
-            (0..options.readers.max(1)).map(|_| open::open_reader(path)).collect::<Result<_, _>>()?;
-        // Started before the boot is recorded, so that the first reader parses the schema meanwhile.
-        let readers = Some(Readers::start(readers, readers::IDLE).map_err(io)?);
+        let open_reader = {
+            let path = path.to_path_buf();
+            move || open::open_reader(&path)
+        };
+        let count = options.readers.max(1);
+        let (readers, opening) = Readers::start(count, open_reader, readers::IDLE).map_err(io)?;
         let (boot, seq) = boot::boot(path, &connection, check_due, now).map_err(fail)?;
+        // Before the merge: if it finds the snapshot of a reader, SQLite sleeps for milliseconds.
+        opening.finish()?;
+        boot::merge(&connection).map_err(fail)?;
         let shared = Arc::new(Shared::new(Files::of(path).map_err(io)?));
         let wal_index = WalIndex::open(path).map_err(io)?;
         let passes = Arc::<Passes>::default();
@@ -52,6 +57,6 @@ impl SqliteStore {
             false => None,
         };
         let checkpointer = Some(checkpointer);
-        Ok(Self { path: path.into(), shared, pragmas, checker, readers, checkpointer, writer })
+        Ok(Self { path: path.into(), shared, pragmas, checker, readers: Some(readers), checkpointer, writer })
     }
 }

@@ -14,7 +14,7 @@ use super::usage;
 use super::view::SqliteView;
 use mainspring_kernel::store::StoreError;
 
-/// The most findings of one rule that are named.
+/// The maximum number of findings that one rule reports.
 const MAX_FINDINGS: usize = 100;
 
 /// A part of the database that is verified.
@@ -29,7 +29,7 @@ pub enum Verified {
     Events,
     /// Paths, lines and cursors of message trees.
     Trees,
-    /// Records of a PostgreSQL, which have no checksums: their form, and the columns by which they are found.
+    /// Records of a PostgreSQL database, which have no checksums: their form, and the columns by which they are found.
     Records,
 }
 
@@ -116,7 +116,7 @@ fn compare(
 /// Rows that disagree with the events that changed them.
 const EVENT_RULES: &[&str] = &[
     event_blocks::ROWS_RULE,
-    // The status of a run is that of its last event that has one. Events before the floor of a session are pruned.
+    // The status of a run is that of its last event that sets a status. Runs whose events are pruned are not compared.
     "WITH last AS (
        SELECT run_id, max(event_seq) AS seq FROM events
        WHERE run_id IS NOT NULL AND type IN ('run.queued', 'run.starting', 'run.running', 'run.waiting_input',

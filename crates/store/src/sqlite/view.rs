@@ -48,7 +48,7 @@ pub struct UnfinishedRuns {
 impl SqliteView {
     /// Opens the database at `path`. `is_served`: another process has it open.
     pub fn open(path: &Path, is_served: bool) -> Result<Self, OpenError> {
-        // Before the connection is open: closing a file releases all locks of the process on it.
+        // Read before the connection is opened: closing a file releases all locks that the process has on it.
         let journal_mode = open::journal_mode(path);
         // Another process may be copying into the database.
         let is_copy = open::schema_in_header(path).is_ok_and(|schema| schema == UNFINISHED_COPY);
@@ -81,7 +81,7 @@ impl SqliteView {
         migrate::version(&self.connection).map_err(|error| open::failed(&self.path, error))
     }
 
-    /// Checks the health of the database, of any schema. `thorough` reads every page.
+    /// Checks the health of the database, of any schema. `thorough` also compares every index with its table.
     pub fn check(&self, thorough: bool) -> Result<SqliteCheck, OpenError> {
         let file_bytes = fs::metadata(&self.path).map_or(0, |metadata| metadata.len());
         let check = check::check(&self.connection, thorough, file_bytes);
@@ -89,7 +89,7 @@ impl SqliteView {
         Ok(SqliteCheck { journal_mode: self.journal_mode.into(), ..check })
     }
 
-    /// Finds a database of the original daemon in the folder of the store that was not imported into it.
+    /// Finds a database of the original daemon that lies in the store's folder and was not imported into the store.
     pub fn omi_offer(&self) -> Option<OmiOffer> {
         omi::offer(&self.path, Some(&self.connection))
     }

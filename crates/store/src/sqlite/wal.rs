@@ -1,4 +1,4 @@
-//! Decides from the bytes of both files whether a `-wal` file belongs to the database beside it.
+//! Decides whether a `-wal` file belongs to the database beside it, from the bytes of both files.
 //!
 //! SQLite replays any WAL that lies beside a database, also one of another database or of an earlier copy. Therefore the
 //! first transaction of every WAL renews the row of `wal_token`:
@@ -71,11 +71,11 @@ impl WalIndex {
         File::open(sibling(path, "-shm")).map(Self)
     }
 
-    /// Reads the number of frames in the WAL, and of those that the database holds; `None` if they cannot be read.
+    /// Counts the frames in the WAL and the frames that are merged into the database; `None` if they cannot be read.
     ///
-    /// SQLite restarts the WAL with a transaction only if the database held all of its frames when the transaction
-    /// began. Another thread may merge frames at any time, so a transaction reads this after it has begun: then the
-    /// number of written frames stays, and if some are not merged now, some were not merged before.
+    /// A transaction restarts the WAL only if all of its frames were merged when the transaction began. A transaction
+    /// calls this after it has begun: another thread may still merge frames, but none are added. So a frame that is
+    /// not merged now was not merged when the transaction began.
     pub(super) fn frames(&self) -> Option<FrameCounts> {
         // Two copies of a header of 48 bytes that must be equal, then the number of merged frames.
         const HEADER: usize = 48;
@@ -91,7 +91,7 @@ impl WalIndex {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct FrameCounts {
     pub(super) written: u32,
-    /// The frames that the database holds.
+    /// The frames that are merged into the database.
     pub(super) merged: u32,
 }
 
@@ -287,7 +287,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_wal_index_is_read_as_sqlite_does() {
+    fn the_wal_index_has_the_counts_that_sqlite_reports() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("test.sqlite3");
         let connection = Connection::open(&path).unwrap();

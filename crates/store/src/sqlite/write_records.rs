@@ -160,7 +160,7 @@ pub(super) fn binding_write(connection: &Connection, binding: &Binding) -> Write
     Ok(())
 }
 
-/// Writes a grant. A grant that was revoked stays revoked, also if a later attempt of its run records it again.
+/// Writes a grant. A revoked grant stays revoked, even if a later attempt of its run records it again.
 pub(super) fn grant_write(connection: &Connection, grant: &Grant) -> WriteResult {
     connection
         .prepare_cached(

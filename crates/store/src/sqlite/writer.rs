@@ -48,7 +48,7 @@ use super::write_records::key_write;
 use super::{Durability, agents, check, checksum, data, purge, search, webhooks};
 use crate::Fault;
 
-/// The number of low bits of an epoch. They count the leases of one boot, and never overflow.
+/// The number of low bits of an epoch, which count the leases of one boot. No boot issues as many as fit.
 pub(super) const LEASE_BITS: u32 = 40;
 
 pub(super) type Answer<T> = oneshot::Sender<Result<T, StoreError>>;
@@ -134,7 +134,7 @@ impl Shared {
         }
     }
 
-    /// Forgets a lease, unless it was taken again.
+    /// Forgets a lease, unless the session has a newer one.
     pub(super) fn lease_release(&self, fence: Fence) {
         let mut leases = self.leases.lock();
         if leases.get(&fence.session).is_some_and(|lease| lease.epoch == fence.epoch) {
@@ -394,7 +394,7 @@ impl Writer {
         }
     }
 
-    /// Logs that commits begin to fail, that they still do, or that they are written again.
+    /// Logs that groups of commits begin to fail, still fail, or succeed again.
     fn log_outcome(&mut self, failure: Option<&StoreError>) {
         let line = match failure {
             Some(_) => self.failures.failed(),
@@ -430,7 +430,7 @@ impl Writer {
             assert!(!panics, "{}", Fault::WritePanics.message());
             cursors
         })?;
-        // After a failure the blocks stay forgotten: rows that were rolled back must be written again.
+        // Not reached after a failure: the known blocks then stay empty, since rows that were rolled back must be written again.
         self.event_blocks = blocks;
         self.seq = seq;
         chunk_drops.extend(prepared.commit.rows.iter().filter_map(|row| match row {
@@ -614,7 +614,7 @@ impl Writer {
         }
     }
 
-    /// Allows the file to grow, or limits it to its current size, which simulates a full disk.
+    /// Allows the file to grow, or limits it to its current size to simulate a full disk.
     fn set_file_growth(&self, allowed: bool) {
         let limit = if allowed { Ok(i64::from(u32::MAX - 1)) } else { self.page_count() };
         let limited = limit.and_then(|pages| {
@@ -690,7 +690,7 @@ fn key_write_once(
     connection: &Connection,
     (key, request): &(ApiKey, Option<Request>),
 ) -> Result<(), StoreError> {
-    // First, so that a repeated request is reported as a repetition.
+    // The request is written first, so that a repeated one is reported as a repetition.
     request.iter().try_for_each(|request| request_write(connection, request))?;
     Ok(key_write(connection, key)?)
 }

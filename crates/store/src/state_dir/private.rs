@@ -9,7 +9,7 @@
 //! | a folder above in which everybody can rename (no sticky bit) | refused: others could put another one in its place |
 //! | anything else that others can read | made private |
 //!
-//! The folder is checked first. Once it is private, nobody else can reach what is in it.
+//! The folder is checked first. Once it is private, no other user can reach its contents.
 
 use std::fs::{self, Metadata, Permissions};
 use std::io;
@@ -21,8 +21,8 @@ use rustix::process::geteuid;
 use super::{StateDirError, failed};
 
 const OTHERS: u32 = 0o077;
-const OTHERS_WRITE: u32 = 0o022;
-const EVERYBODY_WRITES: u32 = 0o002;
+const WRITE_BY_OTHERS: u32 = 0o022;
+const WRITE_BY_ALL: u32 = 0o002;
 const STICKY: u32 = 0o1000;
 
 /// Why a folder or file is not private enough to be used.
@@ -81,7 +81,7 @@ fn quoted(path: &Path) -> String {
     format!("'{}'", path.display().to_string().replace('\'', r"'\''"))
 }
 
-/// Checks the state directory at `path` and its content. Makes private what others can only read.
+/// Checks the state directory at `path` and its content. Makes files and folders private that others can only read.
 pub(super) fn check(path: &Path) -> Result<(), StateDirError> {
     let folder = fs::metadata(path).map_err(|error| failed(path, error))?;
     check_entry(path, &folder, Kind::Data)?;
@@ -94,7 +94,7 @@ pub(super) fn check(path: &Path) -> Result<(), StateDirError> {
             "token" | "token.part" => check_path(&entry, Kind::Secret)?,
             "keys" => check_folder(&entry, Kind::Secret)?,
             "audit" => check_folder(&entry, Kind::Data)?,
-            // Nobody else reaches the contents in a private folder, and there may be millions.
+            // No other user can reach the contents of artifacts in a private folder, and there may be millions of them.
             "artifacts" => check_path(&entry, Kind::Data)?,
             name if name.starts_with("mainspring.") => check_path(&entry, Kind::Data)?,
             // Other files are not ours.
@@ -104,16 +104,16 @@ pub(super) fn check(path: &Path) -> Result<(), StateDirError> {
     Ok(())
 }
 
-/// Refuses a folder above `path` in which everybody can rename entries. In one with the sticky bit, such as `/tmp`, only
-/// their owners can.
+/// Refuses a folder above `path` in which everybody can rename entries. In a folder with the sticky bit, such as `/tmp`,
+/// only the owners of entries can rename them.
 fn check_above(path: &Path) -> Result<(), StateDirError> {
-    // A link to the state directory is as good as the folders that it leads through.
+    // If `path` leads through a symbolic link, the folders above the link's target count.
     let path = fs::canonicalize(path).map_err(|error| failed(path, error))?;
     for above in path.ancestors().skip(1) {
         // A folder that cannot be read is skipped: the state directory cannot be reached through it either.
         let Ok(found) = fs::metadata(above) else { continue };
         let mode = found.permissions().mode() & 0o7777;
-        if mode & EVERYBODY_WRITES != 0 && mode & STICKY == 0 {
+        if mode & WRITE_BY_ALL != 0 && mode & STICKY == 0 {
             return Err(StateDirError::Exposed { path: above.into(), exposure: Exposure::Replaceable, mode });
         }
     }
@@ -157,7 +157,7 @@ fn check_entry(path: &Path, found: &Metadata, kind: Kind) -> Result<(), StateDir
     if found.uid() != geteuid().as_raw() {
         return refused(Exposure::Foreign);
     }
-    if mode & OTHERS_WRITE != 0 {
+    if mode & WRITE_BY_OTHERS != 0 {
         return refused(Exposure::Writable);
     }
     match (mode & OTHERS, kind) {

@@ -1,4 +1,4 @@
-//! Work beside the commits: merges of the WAL, and the search index. Commits go on meanwhile, and nothing is lost.
+//! Background work: merges of the WAL, and the search index. Commits go on meanwhile, and no data is lost.
 
 use std::fs;
 use std::path::Path;

@@ -124,7 +124,7 @@ async fn a_copy_is_kept_before_a_migration_for_a_week() {
 }
 
 #[tokio::test]
-async fn verification_names_what_disagrees() {
+async fn verification_names_rows_that_disagree() {
     let (folder, store) = filled().await;
     store.close();
     assert_eq!(findings(&database(&folder)), []);
@@ -149,7 +149,7 @@ async fn verification_names_what_disagrees() {
 }
 
 #[tokio::test]
-async fn repair_rebuilds_the_search_index_and_names_the_rest() {
+async fn repair_rebuilds_the_search_index_and_reports_other_damage() {
     let (folder, store) = filled().await;
     while store.search_index().await.unwrap() {}
     store.close();
@@ -210,7 +210,7 @@ async fn repair_takes_damaged_events_from_a_backup() {
     store.close();
     let connection = Connection::open(database(&folder)).unwrap();
     connection.execute_batch("UPDATE events SET payload = '{}' WHERE event_seq = 2").unwrap();
-    // An event of another history is not taken.
+    // Repair does not copy an event of another history.
     connection.execute_batch("UPDATE events SET event_id = randomblob(16) WHERE event_seq = 3").unwrap();
     drop(connection);
     let repaired = database_repair(&database(&folder), Some(&copy), false, NOW).unwrap();
@@ -225,7 +225,7 @@ async fn repair_takes_damaged_events_from_a_backup() {
     assert_eq!(read, written[..2]);
 }
 
-/// Fills a store with a session whose run has ended, as its events say.
+/// Creates a store with a session whose run has ended.
 async fn with_ended_run() -> (TempDir, SqliteStore) {
     let (folder, store) = filled().await;
     let fence = lease(&store, 1).await;
@@ -390,7 +390,7 @@ async fn a_run_without_a_checksum_gets_none_that_contradicts_its_events() {
 }
 
 #[tokio::test]
-async fn repair_deletes_damaged_sessions_if_told_so() {
+async fn repair_deletes_damaged_sessions_on_request() {
     let (folder, store) = with_ended_run().await;
     create_session(&store, 2).await;
     store.close();

@@ -1,4 +1,4 @@
-//! Bit rot: a damaged row is reported by name, and never read as something else.
+//! Bit rot: a damaged row is reported by name, and its content is never returned.
 
 use std::fs;
 use std::path::Path;
@@ -204,7 +204,7 @@ async fn every_row_of_a_copy_has_a_checksum() {
 }
 
 #[tokio::test]
-async fn no_flipped_bit_is_read_as_something_else() {
+async fn no_flipped_bit_changes_the_result_of_a_read() {
     let folder = tempfile::tempdir().unwrap();
     fill(folder.path()).await;
     let path = folder.path().join("test.sqlite3");
@@ -234,7 +234,7 @@ async fn no_flipped_bit_is_read_as_something_else() {
 }
 
 #[tokio::test]
-async fn a_sum_with_a_damaged_run_is_refused() {
+async fn the_usage_of_a_session_with_a_damaged_run_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     fill(folder.path()).await;
     let store = sqlite_open(folder.path());
@@ -288,7 +288,7 @@ async fn rows_of_versions_without_checksums_are_read() {
     assert!(read(&store).await.iter().all(Result::is_ok));
     let report = store.verify_checksums().await.unwrap();
     assert_eq!(report, ChecksumReport { without_checksum: 15, ..ChecksumReport::default() });
-    // A row that is written again gets the checksum of what was written.
+    // A run that is written again gets a checksum of its state. Its request is not written again.
     let fence = lease(&store, 1).await;
     let done = Run { adapter: "adapter-of-run".into(), ..run(1, 1, 1, RunState::Succeeded {}) };
     commit(&store, fence, vec![row_run(done)], vec![]).await.unwrap();

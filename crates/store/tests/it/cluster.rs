@@ -1,4 +1,4 @@
-//! A PostgreSQL of the test process's own: it listens on a socket in a temporary folder, and ends with the process.
+//! A PostgreSQL cluster of the test process: it listens on a socket in a temporary folder, and ends with the process.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -26,7 +26,7 @@ read -r _ || true
 struct Cluster {
     bin: PathBuf,
     socket: String,
-    /// Its input: the cluster ends when it is closed.
+    /// The input of its script: the cluster ends when the input is closed.
     _script: std::process::Child,
 }
 
@@ -68,8 +68,8 @@ new_data() {
 }
 "#;
 
-/// Starts a script that prints its folder once it is ready. It ends when its input does. The script may use what [`NEW_DATA`]
-/// defines.
+/// Starts a script, which may use the definitions of [`NEW_DATA`]. The script prints its folder once it is ready, and
+/// ends when its input ends.
 pub(crate) fn run_script(script: &str, argument: &std::ffi::OsStr) -> (String, std::process::Child) {
     // Neither program runs as root.
     let is_root = std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0);

@@ -82,7 +82,7 @@ async fn the_rows_of_a_commit_may_come_in_any_order() {
             row_session(session(1)),
         ];
         commit(store, fence, rows.clone(), vec![]).await.unwrap();
-        // The rows that begin a run and an attempt stand before those that end the last ones.
+        // The rows that begin a run and an attempt stand before those that end the previous ones.
         rows = vec![
             row_run(run(2, 1, 2, running(3))),
             row_run(run(1, 1, 1, RunState::Succeeded {})),
@@ -96,7 +96,7 @@ async fn the_rows_of_a_commit_may_come_in_any_order() {
 }
 
 #[tokio::test]
-async fn the_last_row_of_an_id_in_a_commit_counts() {
+async fn the_last_of_several_rows_with_one_id_in_a_commit_is_stored() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
         let fence = create_session(store, 1).await;
@@ -470,7 +470,7 @@ async fn bindings_are_read_back_newest_first() {
 }
 
 #[tokio::test]
-async fn only_one_attempt_of_a_run_has_not_ended() {
+async fn only_one_attempt_of_a_run_may_be_unfinished() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
         let fence = create_session(store, 1).await;

@@ -1,4 +1,4 @@
-//! A PostgreSQL that crashes at COMMIT: it gives the number of the transaction that it has lost to another one.
+//! A PostgreSQL that crashes at COMMIT: it reuses the number of the lost transaction.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
@@ -49,9 +49,9 @@ echo "$2"
 
 /// The fault at the next COMMIT.
 enum Cut {
-    /// It does not reach the database. Its connection ends when the receiver gets a message.
+    /// COMMIT does not reach the database. Its connection ends when the receiver gets a message.
     Before { reached: oneshot::Sender<()>, close: oneshot::Receiver<()> },
-    /// It is carried out, but its answer is lost.
+    /// COMMIT is executed, but its answer is lost.
     After,
 }
 
@@ -88,7 +88,7 @@ impl Proxied {
         Self { socket, folder, cut, _script: script, _connections: accepting }
     }
 
-    /// Opens a store whose connections pass the proxy. It has one writer, whose transaction is the only one.
+    /// Opens a store whose connections go through the proxy. It has one writer, so that only one transaction is open.
     fn store(&self) -> PostgresStore {
         let options = PostgresOptions { writers: 1, takes_lock: false, feed_wait_ms: 0 };
         let url = format!("postgres://postgres@/postgres?host={}", self.folder.path().display());
@@ -157,14 +157,14 @@ async fn title(store: &PostgresStore, n: u64) -> Option<String> {
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Number {
-    /// Another transaction has it, and is committed.
+    /// Another transaction has the number, and is committed.
     Reused,
-    /// No transaction has it yet.
+    /// No transaction has the number yet.
     Free,
 }
 
-/// Crashes the database at the COMMIT of a batch. Returns what the caller was told, or nothing if the database has
-/// remembered the number by chance.
+/// Crashes the database at the COMMIT of a batch. Returns the result of the commit, or `None` if the database happens
+/// to remember the number.
 async fn crash_at_commit(
     database: &Proxied,
     store: &Arc<PostgresStore>,
@@ -199,7 +199,7 @@ async fn crash_at_commit(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_transaction_that_a_crash_has_lost_is_not_taken_for_the_one_that_has_its_number() {
+async fn a_lost_transaction_is_not_mistaken_for_one_that_reuses_its_number() {
     let database = Proxied::start();
     let store = Arc::new(database.store());
     let mut n = 0;
@@ -212,7 +212,7 @@ async fn a_transaction_that_a_crash_has_lost_is_not_taken_for_the_one_that_has_i
                 let answer =
                     crash_at_commit(&database, &store, changed(fence, n, has_event, &name), number).await;
                 let Some(answer) = answer else { continue };
-                // It is written again.
+                // The commit is written again.
                 assert_eq!(answer.map(|cursors| cursors.len()), Ok(usize::from(has_event)), "{number:?}");
                 assert_eq!(title(&store, n).await, Some(name), "{number:?}, event: {has_event}");
                 assert_eq!(events(&*store, n).await.len(), usize::from(has_event), "{number:?}");

@@ -1,4 +1,4 @@
-//! Lists with a damaged row: the rows around it are served, and the list names it.
+//! Lists with a damaged row: the other rows are returned, and the list names the damaged one.
 
 use std::fs;
 use std::path::Path;
@@ -25,9 +25,9 @@ async fn fill(folder: &Path) {
     let mut rows = vec![row_session(session), Row::Line(line(1, None, 5))];
     let mut events = vec![];
     for n in 1..=5u32 {
-        let said = message(n.into(), 1, &format!("word text-of-message-{n}"));
-        let completed = Body::MessageCompleted { message: Arc::new(said.clone()), parent_id: None };
-        rows.push(row_message(said, Some(point(1, n - 1))));
+        let stored = message(n.into(), 1, &format!("word text-of-message-{n}"));
+        let completed = Body::MessageCompleted { message: Arc::new(stored.clone()), parent_id: None };
+        rows.push(row_message(stored, Some(point(1, n - 1))));
         events.push(NewEvent { pos: u64::from(n - 1) * 10, ..event(n.into(), completed) });
         let noted = Body::ProgressUpdated { text: format!("text-of-event-{n}") };
         events.push(NewEvent { pos: u64::from(n) * 10, ..event(u64::from(n) + 10, noted) });
@@ -90,7 +90,7 @@ async fn a_damaged_message_leaves_a_path_and_a_tree_readable() {
     let ids: Vec<_> = whole.iter().map(|placed| placed.message.id).collect();
     assert_eq!(ids, [1, 2, 4, 5].map(message_id));
     assert!(matches!(whole.intact().unwrap_err().into(), StoreError::Corrupt(_)));
-    // Each page holds as many intact messages as were asked for, and the damage is named on one of them.
+    // Each page holds the requested number of intact messages, and one of the pages names the damage.
     let (mut read, mut damaged, mut before) = (vec![], vec![], None);
     loop {
         let page = store.path(point(1, 4), before, 1).await.unwrap();
@@ -108,14 +108,17 @@ async fn a_damaged_message_leaves_a_path_and_a_tree_readable() {
     assert_eq!((rest.len(), rest.damaged.len()), (1, 0));
     assert_eq!(store.children(session_id(1), Some(point(1, 1)), 9).await.unwrap(), [message_id(3)]);
     let one = store.message_get(session_id(1), message_id(3)).await.unwrap_err();
-    assert!(matches!(&one, StoreError::Corrupt(told) if told.contains(&message_id(3).to_string())), "{one}");
+    assert!(
+        matches!(&one, StoreError::Corrupt(message) if message.contains(&message_id(3).to_string())),
+        "{one}"
+    );
     let found = store.search_messages(OWNER, &Query::parse("word").unwrap(), None, 9).await.unwrap().rows;
     assert_eq!(found.len(), 4);
     named("message", &message_id(3), 2, &found.damaged);
 }
 
 #[tokio::test]
-async fn a_damaged_event_or_message_is_told_in_its_place_among_the_events() {
+async fn a_damaged_event_or_message_is_reported_in_its_place_among_the_events() {
     let folder = tempfile::tempdir().unwrap();
     fill(folder.path()).await;
     let intact = sqlite_open(folder.path());
@@ -140,7 +143,7 @@ async fn a_damaged_event_or_message_is_told_in_its_place_among_the_events() {
             (_, _) => assert_eq!(event, sound),
         }
     }
-    // A page that begins with it, and one that ends with it.
+    // A page that begins with the damaged event, and one that ends with it.
     let after = events[6].cursor;
     assert_eq!(store.events_after(session_id(1), None, after, 1).await.unwrap(), events[7..8]);
 }

@@ -253,7 +253,7 @@ async fn versions_of_an_owner_count_the_changes_of_that_owner_only() {
 }
 
 #[tokio::test]
-async fn owners_of_earlier_versions_count_on_and_new_ones_begin() {
+async fn state_versions_of_earlier_owners_continue_and_new_owners_start_at_one() {
     let folder = tempfile::tempdir().unwrap();
     let fill = "INSERT INTO owner_state (owner_id, key, version, value, updated_at_ms) VALUES ('ada', 'a', 5, '1', 1);
         INSERT INTO meta VALUES ('owner_state', 7);";
@@ -276,9 +276,9 @@ async fn owners_of_earlier_versions_count_on_and_new_ones_begin() {
     }
 }
 
-/// The count is kept, not made by reading all keys: it follows every kind of change.
+/// The count is stored, not computed from all keys.
 #[tokio::test]
-async fn the_number_of_an_owners_keys_is_kept() {
+async fn the_count_of_an_owners_keys_follows_every_change() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
         let put = async |owner: &str, key: &str, value: Option<u64>, expect| {
@@ -347,7 +347,7 @@ async fn artifacts_are_listed_and_their_hashes_become_loose() {
         assert!(store.blob_is_used("same").await.unwrap(), "{name}: another artifact refers to it");
         assert_eq!(store.blob_loose(9).await.unwrap(), Vec::<String>::new(), "{name}");
         delete_session(store, two).await;
-        assert_eq!(store.artifact_get(other.id).await.unwrap(), None, "{name}: gone at once");
+        assert_eq!(store.artifact_get(other.id).await.unwrap(), None, "{name}: removed at once");
         assert!(store.blob_is_used("other").await.unwrap(), "{name}: but its hash is not loose yet");
         while store.session_purge(session_id(2)).await.unwrap() {}
         assert_eq!(store.blob_loose(9).await.unwrap(), ["other", "same"], "{name}");

@@ -66,7 +66,7 @@ async fn a_delegation_is_read_from_both_sides_until_its_parent_session_is_purged
 }
 
 #[tokio::test]
-async fn the_usage_of_delegated_runs_is_that_of_all_below() {
+async fn the_usage_of_delegated_runs_includes_all_descendants() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
         let used = |input_tokens| Usage { input_tokens, ..Usage::default() };
@@ -76,7 +76,7 @@ async fn the_usage_of_delegated_runs_is_that_of_all_below() {
             let run = Run { usage: used(10_u64.pow(u32::try_from(n).unwrap())), ..run(n, n, 1, queued()) };
             commit(store, fence, vec![row_run(run)], vec![progress(n)]).await.unwrap();
         }
-        // Session 1 delegates to 2, that to 3, and that back to 1.
+        // Session 1 delegates to session 2, session 2 to session 3, and session 3 back to session 1.
         for (parent, child) in [(1, 2), (2, 3), (3, 1)] {
             let made = Delegation {
                 parent_session: session_id(parent),

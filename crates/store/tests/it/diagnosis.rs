@@ -1,4 +1,4 @@
-//! What `doctor` reads from a PostgreSQL.
+//! The check of a PostgreSQL database for `doctor`.
 
 use mainspring_store::{FeedHolder, PostgresCheck, PostgresOptions, PostgresStore};
 

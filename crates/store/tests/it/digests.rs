@@ -1,4 +1,4 @@
-//! Digests: found from every path through their point, by their session and the forks of it.
+//! Digests: found on every path through their point, by their session and its forks.
 
 use mainspring_core::*;
 use mainspring_kernel::store::Row;

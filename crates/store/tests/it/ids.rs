@@ -1,11 +1,11 @@
-//! Ids by their beginnings: only of things that the reader may see, in order.
+//! Lookup of ids by their beginning: in order, and only of records that the reader may see.
 
 use mainspring_core::*;
 use mainspring_kernel::store::{IdPage, IdsOf, Row, Store};
 
 use crate::fixtures::*;
 
-/// Finds all ids of a kind, as the number that each was made of.
+/// Finds all ids of a kind, each as the number from which it was made.
 async fn find(store: &dyn Store, of: IdsOf) -> Vec<[u8; 16]> {
     store.id_page(&IdPage { of, first: [0; 16], last: [0xff; 16], limit: 9 }).await.unwrap()
 }

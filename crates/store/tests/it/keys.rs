@@ -68,7 +68,7 @@ async fn a_key_reads_back_as_written_and_is_found_by_its_hash() {
 }
 
 #[tokio::test]
-async fn keys_are_paged_newest_first_all_or_an_orgs() {
+async fn all_keys_or_those_of_an_org_are_paged_newest_first() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
         for n in 1..=7 {
@@ -113,21 +113,21 @@ async fn a_key_and_its_request_are_written_together_or_not_at_all() {
 }
 
 #[tokio::test]
-async fn an_owner_with_a_key_or_a_session_outside_the_org_is_elsewhere() {
+async fn an_owner_with_a_key_or_session_outside_the_org_is_outside_it() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
-        let elsewhere = async |org| store.owner_outside_org(OWNER, org).await.unwrap();
-        assert!(!elsewhere("acme").await, "{name}");
+        let outside = async |org| store.owner_outside_org(OWNER, org).await.unwrap();
+        assert!(!outside("acme").await, "{name}");
         store.key_write(&key(1, Some("acme")), None).await.unwrap();
         let fence = lease(store, 1).await;
         let shared = Session { org: Some("acme".into()), ..session(1) };
         commit(store, fence, vec![row_session(shared)], vec![]).await.unwrap();
-        assert_eq!((elsewhere("acme").await, elsewhere("beta").await), (false, true), "{name}");
+        assert_eq!((outside("acme").await, outside("beta").await), (false, true), "{name}");
         let fence = create_session(store, 2).await;
-        assert!(elsewhere("acme").await, "{name}: a session of no org");
+        assert!(outside("acme").await, "{name}: a session of no org");
         delete_session(store, fence).await;
-        assert!(!elsewhere("acme").await, "{name}");
+        assert!(!outside("acme").await, "{name}");
         store.key_write(&key(2, None), None).await.unwrap();
-        assert!(elsewhere("acme").await, "{name}: a key of no org");
+        assert!(outside("acme").await, "{name}: a key of no org");
     }
 }

@@ -7,15 +7,15 @@ use mainspring_core::placement::Offer;
 use mainspring_core::*;
 use mainspring_kernel::boot_time::boot_time_ms;
 use mainspring_kernel::store::{Commit, Fence, Store, StoreError};
-use mainspring_store::{PostgresError, PostgresOptions, PostgresStore, Seat, Standby};
+use mainspring_store::{LocalServer, PostgresError, PostgresOptions, PostgresStore, Standby};
 
 use crate::cluster::{database, pooled, psql, psql_open};
 use crate::fixtures::*;
 
 const LEASE_MS: u64 = 1_500;
 
-pub(crate) fn seat(n: u8) -> Seat {
-    Seat {
+pub(crate) fn local_server(n: u8) -> LocalServer {
+    LocalServer {
         node: NodeId::from_random([n; 16]),
         name: format!("server {n}"),
         address: format!("http://server{n}"),
@@ -27,8 +27,8 @@ pub(crate) fn seat(n: u8) -> Seat {
     }
 }
 
-async fn join(url: &str, seat: Seat) -> Standby {
-    Standby::join(url, PostgresOptions::default(), seat).await.unwrap()
+async fn join(url: &str, local: LocalServer) -> Standby {
+    Standby::join(url, PostgresOptions::default(), local).await.unwrap()
 }
 
 fn one_event(fence: Fence, n: u64) -> Arc<Commit> {
@@ -40,7 +40,7 @@ fn limit(file: &Path) -> u64 {
     std::fs::read_to_string(file).unwrap().trim().parse().unwrap()
 }
 
-/// Renewals of the lease, as numbers that grow.
+/// Returns the expiry of the lease, which grows with each renewal.
 fn renewed(url: &str) -> f64 {
     psql(url, "SELECT extract(epoch FROM expires_at) FROM server_lease").parse().unwrap()
 }
@@ -54,12 +54,12 @@ const REFUSE_RENEWALS: &str = "
 #[tokio::test(flavor = "multi_thread")]
 async fn one_server_leads_and_another_one_takes_over_when_it_leaves() {
     let url = database();
-    let (first, second) = (join(&url, seat(1)).await, join(&url, seat(2)).await);
+    let (first, second) = (join(&url, local_server(1)).await, join(&url, local_server(2)).await);
     let store = first.lead().await.unwrap();
     assert!(first.is_active() && !second.is_active());
     let fence = create_session(&store, 1).await;
     store.commit(one_event(fence, 1)).await.unwrap();
-    // The other one sees who leads, and waits.
+    // The other server sees which server leads, and waits.
     let mut active = second.active();
     let leading = second.lead();
     let mut leading = std::pin::pin!(leading);
@@ -96,7 +96,7 @@ async fn a_lease_is_renewed_and_outlives_lost_connections() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("limit");
     let url = database();
-    let first = join(&url, Seat { limit_file: Some(file.clone()), ..seat(1) }).await;
+    let first = join(&url, LocalServer { limit_file: Some(file.clone()), ..local_server(1) }).await;
     let store = first.lead().await.unwrap();
     let fence = create_session(&store, 1).await;
     let begun = boot_time_ms();
@@ -126,8 +126,8 @@ async fn a_server_that_cannot_renew_stops_before_another_one_takes_over() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("limit");
     let url = database();
-    let first = join(&url, Seat { limit_file: Some(file.clone()), ..seat(1) }).await;
-    let second = join(&url, seat(2)).await;
+    let first = join(&url, LocalServer { limit_file: Some(file.clone()), ..local_server(1) }).await;
+    let second = join(&url, local_server(2)).await;
     let store = first.lead().await.unwrap();
     let fence = create_session(&store, 1).await;
     psql(&url, REFUSE_RENEWALS);
@@ -152,16 +152,16 @@ async fn a_server_that_cannot_renew_stops_before_another_one_takes_over() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_does_not_know_about_its_successor_changes_nothing() {
     let url = database();
-    let first = join(&url, seat(1)).await;
+    let first = join(&url, local_server(1)).await;
     let store = first.lead().await.unwrap();
     let fences = [create_session(&store, 1).await, create_session(&store, 2).await];
-    // As after a pause: in the database its lease is over, and by its own clock it is not.
+    // As after a pause of the server: its lease has expired in the database, but not by its own clock.
     psql(&url, REFUSE_RENEWALS);
     psql(
         &url,
         "UPDATE server_lease SET expires_at = now() - interval '1 h', free_at = now() - interval '1 h'",
     );
-    let second = join(&url, seat(2)).await;
+    let second = join(&url, local_server(2)).await;
     let next = second.lead().await.unwrap();
     let refused = |error: StoreError| matches!(error, StoreError::Fenced | StoreError::Lost(_));
     assert!(refused(store.commit(one_event(fences[0], 1)).await.unwrap_err()));
@@ -177,11 +177,11 @@ async fn a_server_that_does_not_know_about_its_successor_changes_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_in_the_place_of_one_that_was_killed_does_not_wait() {
     let url = database();
-    let first = join(&url, seat(1)).await;
+    let first = join(&url, local_server(1)).await;
     let killed = first.lead().await.unwrap();
-    // As after `kill -9`: nothing is renewed and nothing released.
+    // As after `kill -9`: the lease is neither renewed nor released.
     psql(&url, REFUSE_RENEWALS);
-    let again = join(&url, Seat { node: NodeId::from_random([3; 16]), ..seat(1) }).await;
+    let again = join(&url, LocalServer { node: NodeId::from_random([3; 16]), ..local_server(1) }).await;
     again.lead().await.unwrap();
     assert!(again.is_active());
     let held = "SELECT clock_timestamp() < free_at FROM server_lease";
@@ -194,7 +194,7 @@ async fn a_server_alone_and_a_cluster_exclude_each_other() {
     let url = database();
     let alone = PostgresStore::open(&url, PostgresOptions::default()).unwrap();
     let fence = create_session(&alone, 1).await;
-    let first = join(&url, seat(1)).await;
+    let first = join(&url, local_server(1)).await;
     let lead = first.lead();
     let mut lead = std::pin::pin!(lead);
     for n in 0..5 {
@@ -212,7 +212,7 @@ async fn a_server_alone_and_a_cluster_exclude_each_other() {
 #[tokio::test(flavor = "multi_thread")]
 async fn servers_of_a_cluster_work_behind_a_transaction_pooler() {
     let url = database();
-    let first = join(&pooled(&url), seat(1)).await;
+    let first = join(&pooled(&url), local_server(1)).await;
     let store = first.lead().await.unwrap();
     let fence = create_session(&store, 1).await;
     let before = renewed(&url);
@@ -221,7 +221,7 @@ async fn servers_of_a_cluster_work_behind_a_transaction_pooler() {
     }
     store.commit(one_event(fence, 1)).await.unwrap();
     first.leave().await.unwrap();
-    let second = join(&pooled(&url), seat(2)).await;
+    let second = join(&pooled(&url), local_server(2)).await;
     second.lead().await.unwrap();
 }
 
@@ -232,7 +232,7 @@ async fn of_many_servers_that_start_together_one_leads() {
     for n in 1..=5 {
         let url = url.clone();
         starting.spawn(async move {
-            let standby = join(&url, seat(n)).await;
+            let standby = join(&url, local_server(n)).await;
             let store = standby.lead().await.unwrap();
             (standby, store)
         });
@@ -256,7 +256,7 @@ async fn a_database_of_the_version_before_clusters_is_updated_by_the_first_serve
         "CREATE TABLE mainspring_schema (version bigint NOT NULL); INSERT INTO mainspring_schema VALUES (1);";
     psql(&url, &format!("{schema} {tables}"));
     psql(&url, "INSERT INTO meta VALUES ('boot', 7)");
-    let first = join(&url, seat(1)).await;
+    let first = join(&url, local_server(1)).await;
     let store = first.lead().await.unwrap();
     let fence = create_session(&store, 1).await;
     store.commit(one_event(fence, 1)).await.unwrap();
@@ -264,12 +264,12 @@ async fn a_database_of_the_version_before_clusters_is_updated_by_the_first_serve
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn locks_of_a_server_that_was_stopped_keep_nobody_from_taking_over() {
+async fn locks_of_a_paused_server_do_not_prevent_a_takeover() {
     let url = database();
-    let first = join(&url, seat(1)).await;
+    let first = join(&url, local_server(1)).await;
     let store = first.lead().await.unwrap();
     create_session(&store, 1).await;
-    // As a writer that was stopped between its two round trips.
+    // As a writer that was paused between its two round trips.
     let times = LeaseTimes::new(LEASE_MS);
     let mut stopped = psql_open(&url);
     stopped.run(&format!(
@@ -277,7 +277,7 @@ async fn locks_of_a_server_that_was_stopped_keep_nobody_from_taking_over() {
         times.idle_limit_ms()
     ));
     psql(&url, REFUSE_RENEWALS);
-    let second = join(&url, seat(2)).await;
+    let second = join(&url, local_server(2)).await;
     second.lead().await.unwrap();
     assert!(second.is_active() && !first.is_active());
 }
@@ -285,7 +285,7 @@ async fn locks_of_a_server_that_was_stopped_keep_nobody_from_taking_over() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_of_an_earlier_version_does_not_take_over() {
     let url = database();
-    let (first, second) = (join(&url, seat(1)).await, join(&url, seat(2)).await);
+    let (first, second) = (join(&url, local_server(1)).await, join(&url, local_server(2)).await);
     let store = first.lead().await.unwrap();
     let fence = create_session(&store, 1).await;
     psql(&url, "INSERT INTO mainspring_schema SELECT max(version) + 1 FROM mainspring_schema");

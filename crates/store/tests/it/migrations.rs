@@ -73,7 +73,7 @@ async fn bindings_of_earlier_versions_are_not_reconstructed() {
 }
 
 #[tokio::test]
-async fn bindings_of_earlier_versions_say_when_they_were_used_and_ended() {
+async fn bindings_of_earlier_versions_get_the_times_of_their_last_use_and_end() {
     let folder = tempfile::tempdir().unwrap();
     let fill = format!(
         "{run};
@@ -352,7 +352,7 @@ async fn delegations_and_bindings_of_versions_without_requests_are_kept() {
 }
 
 #[tokio::test]
-async fn sessions_of_versions_without_rules_take_some_and_attempts_are_found_by_an_index() {
+async fn sessions_of_versions_without_rules_accept_rules_and_attempts_are_found_by_an_index() {
     let folder = tempfile::tempdir().unwrap();
     create_database(folder.path(), RELEASED, &insert_queued_run(0));
     let store = sqlite_open(folder.path());
@@ -370,7 +370,7 @@ async fn sessions_of_versions_without_rules_take_some_and_attempts_are_found_by_
 }
 
 #[tokio::test]
-async fn sessions_messages_and_steps_of_versions_without_agents_of_sessions_are_kept_and_take_them() {
+async fn sessions_messages_and_steps_of_versions_without_session_agents_are_kept_and_accept_agents() {
     let folder = tempfile::tempdir().unwrap();
     create_database(folder.path(), RELEASED, &insert_queued_run(0));
     let store = sqlite_open(folder.path());

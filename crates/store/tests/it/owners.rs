@@ -1,4 +1,4 @@
-//! Owners: the org that each belongs to, the owners of native sessions, and what keys have spent.
+//! Owners: the org that each belongs to, the owners of native sessions, and the spending of keys.
 
 use mainspring_core::*;
 use mainspring_kernel::store::{NativeClaim, NativeOwner, Row, Store, StoreError, Unique};
@@ -26,7 +26,7 @@ async fn an_owner_belongs_to_the_org_that_claims_it_first() {
         for (org, belongs) in [(Some("acme"), true), (Some("beta"), false), (None, false)] {
             assert_eq!(claim("new", org).await, belongs, "{name} {org:?}");
         }
-        // The oldest key or session decides for an owner that nobody has claimed.
+        // The oldest key or session decides for an owner that no org has claimed.
         store.key_write(&key(3, Some("acme")), None).await.unwrap();
         store.key_write(&key(1, Some("beta")), None).await.unwrap();
         let org = async |owner: &str| store.owner_org(owner).await.unwrap();
@@ -39,7 +39,7 @@ async fn an_owner_belongs_to_the_org_that_claims_it_first() {
 }
 
 #[tokio::test]
-async fn of_two_orgs_that_claim_an_owner_at_the_same_time_one_gets_it() {
+async fn only_one_of_two_orgs_that_claim_an_owner_at_the_same_time_gets_it() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
         let (a, b) = tokio::join!(
@@ -86,7 +86,7 @@ async fn a_native_session_has_one_owner_across_adapters_and_spellings() {
                 assert!(!claim(adapter, native, "eve", by).await, "{name} {adapter} {native:?} {by:?}");
             }
         }
-        // A native session without an owner: the operator adopts it, a guest does not.
+        // A native session without an owner: the operator can adopt it, a guest cannot.
         assert!(!claim("acp", "fresh", "eve", AdoptedAgain).await, "{name}");
         assert!(claim("acp", "fresh", "eve", Adopted).await, "{name}");
         assert!(claim("acp", "fresh", "eve", AdoptedAgain).await, "{name}");
@@ -104,7 +104,7 @@ async fn a_native_session_has_one_owner_across_adapters_and_spellings() {
 }
 
 #[tokio::test]
-async fn the_spend_of_a_key_is_summed_by_day() {
+async fn the_spending_of_a_key_is_summed_by_day() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
         let fence = create_session(store, 1).await;

@@ -67,7 +67,7 @@ async fn commits_of_many_sessions_are_all_stored_in_the_order_of_their_cursors()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_commit_at_fault_does_not_harm_those_of_its_batch() {
+async fn a_failing_commit_does_not_affect_other_commits_of_its_batch() {
     let store =
         Arc::new(PostgresStore::open(&database(), PostgresOptions { writers: 1, ..UNLOCKED }).unwrap());
     let fences = create_sessions(&store, 16).await;
@@ -118,7 +118,7 @@ async fn readers_of_all_sessions_wait_for_older_transactions_and_readers_of_one_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn lost_connections_lose_and_double_nothing() {
+async fn lost_connections_neither_lose_nor_repeat_commits() {
     let url = database();
     let store = Arc::new(open(&url));
     let fences = create_sessions(&store, 8).await;
@@ -183,7 +183,7 @@ async fn servers_that_start_together_make_the_tables_once() {
 }
 
 #[tokio::test]
-async fn the_pins_of_the_first_version_are_those_of_the_owners() {
+async fn pins_of_the_first_version_become_pins_of_the_owners() {
     let url = database();
     let store = open(&url);
     for n in 1..=2 {
@@ -249,7 +249,7 @@ async fn an_address_that_is_not_usable_is_refused_with_the_reason() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn everything_but_the_lock_passes_a_transaction_pooler() {
+async fn a_transaction_pooler_works_without_the_server_lock() {
     let store = Arc::new(PostgresStore::open(&pooled(&database()), UNLOCKED).unwrap());
     let fences = create_sessions(&store, 12).await;
     for round in 0..5 {

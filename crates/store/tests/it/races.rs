@@ -43,7 +43,7 @@ fn check_winner(results: &[Result<Vec<Cursor>, StoreError>; 2], unique: Unique) 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_of_two_commits_makes_a_new_id() {
+async fn only_one_of_two_commits_creates_the_same_id() {
     for writers in [1, 2] {
         let store = open(writers);
         for round in 0..ROUNDS {
@@ -63,7 +63,7 @@ async fn one_of_two_commits_makes_a_new_id() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_of_two_commits_makes_a_session_of_a_name() {
+async fn only_one_of_two_commits_creates_a_session_with_the_same_name() {
     for writers in [1, 2] {
         let store = open(writers);
         for round in 0..ROUNDS {

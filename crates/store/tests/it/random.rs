@@ -70,7 +70,7 @@ impl Random {
             17 => Row::Artifact(Box::new(self.artifact(of))),
             0 | 1 => {
                 let no = u32::try_from(n + 1).unwrap();
-                // The request of a run never changes. Two runs may have the same.
+                // The request of a run never changes. Two runs may have the same request.
                 let request = RequestName {
                     client_id: n.is_multiple_of(2).then(|| "desk".into()),
                     request_id: Some(format!("r{}", n % 17)),
@@ -391,16 +391,16 @@ async fn purge(store: &dyn Store, session: SessionId) {
 /// The stores of one sequence, and the generators of its steps.
 struct Sequence {
     seed: u64,
-    /// The reference is the first.
+    /// The first store is the reference.
     memory: MemoryStore,
     sqlite: SqliteStore,
     postgres: PostgresStore,
-    /// The URL of the PostgreSQL.
+    /// The URL of the PostgreSQL database.
     url: String,
     /// The cursors of each store.
     cursors: [Cursors; 3],
     random: Random,
-    /// A second generator, for rows that were added later: they leave the main sequence as it was.
+    /// A second generator, for kinds of rows that were added later, so that the main sequence does not change.
     row_random: Random,
     /// The lease of each session in each store.
     fences: Vec<[Fence; 3]>,
@@ -408,7 +408,7 @@ struct Sequence {
     bases: Vec<Option<Option<Point>>>,
 }
 
-/// Does the same to each store and compares the results with those of the first.
+/// Applies an operation to each store and compares the results with those of the first.
 macro_rules! alike {
     ($sequence:expr, $what:expr, |$store:ident, $at:ident| $act:expr) => {{
         let stores: [&dyn Store; 3] = [&$sequence.memory, &$sequence.sqlite, &$sequence.postgres];
@@ -448,7 +448,7 @@ impl Sequence {
         }
     }
 
-    /// Does one random thing to all stores and compares the results.
+    /// Applies one random operation to all stores and compares the results.
     async fn step(&mut self, step: usize) {
         let of = self.random.roll(SESSIONS);
         let index = usize::try_from(of).unwrap();
@@ -512,7 +512,7 @@ impl Sequence {
         let fences = self.fences[usize::try_from(of).unwrap()];
         let (rows, events) = (self.rows(step, of).await, self.events().await);
         let last = self.cursors[0].0.len() as u64;
-        // The rows that name an event name the same one in each store.
+        // Rows that refer to an event refer to the same event in each store.
         let row_of = |row: &Row, at: usize| match row {
             Row::Floor(floor) => {
                 let cursor = self.cursors[at].of(floor.cursor.0.min(last));
@@ -582,7 +582,7 @@ impl Sequence {
 
     async fn events(&mut self) -> Vec<NewEvent> {
         let mut events: Vec<NewEvent> = (0..self.random.roll(3)).map(|_| self.random.event()).collect();
-        // At least one, as in commits of the kernel: what state a line sees is decided by the events between.
+        // At least one event, as in commits of the kernel: the state that a line sees depends on the events between.
         if events.is_empty() {
             events.push(progress(0));
         }
@@ -601,7 +601,7 @@ impl Sequence {
         let expected = read_everything(&self.memory, &self.cursors[0]).await;
         let others: [(&str, &dyn Store); 2] = [("sqlite", &self.sqlite), ("postgres", &self.postgres)];
         for ((name, store), cursors) in others.into_iter().zip(&self.cursors[1..]) {
-            // Reading everything takes a PostgreSQL some thousand statements.
+            // Reading everything takes some thousand statements in PostgreSQL.
             if name == "postgres" && !step.is_multiple_of(120) && step != STEPS - 1 {
                 continue;
             }

@@ -19,7 +19,7 @@ async fn delete(store: &dyn Store, n: u64) {
 }
 
 #[tokio::test]
-async fn every_reader_has_pins_of_his_own() {
+async fn each_reader_has_its_own_pins() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
         let (one, two) = (create_session(store, 1).await, create_session(store, 2).await);
@@ -38,7 +38,7 @@ async fn every_reader_has_pins_of_his_own() {
 }
 
 #[tokio::test]
-async fn the_pins_of_an_earlier_version_are_those_of_the_owners() {
+async fn pins_of_an_earlier_version_become_pins_of_the_owners() {
     let folder = tempfile::tempdir().unwrap();
     let sql = format!("{}; UPDATE sessions SET pinned = 1;", insert_queued_run(0));
     create_database(folder.path(), RELEASED, &sql);

@@ -1,4 +1,4 @@
-//! Retention: pruned events are hidden from every reader at once, and no read skips them silently.
+//! Retention: pruned events are hidden from every reader at once, and a read that would skip them fails.
 
 use mainspring_core::*;
 use mainspring_kernel::store::{Fence, NewEvent, Row, Store, StoreError};

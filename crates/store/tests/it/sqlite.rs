@@ -15,7 +15,7 @@ fn open_read_only(folder: &Path) -> Connection {
 }
 
 #[tokio::test]
-async fn everything_is_there_after_reopening() {
+async fn all_data_is_there_after_reopening() {
     let folder = tempfile::tempdir().unwrap();
     let store = sqlite_open(folder.path());
     let fence = create_session(&store, 1).await;

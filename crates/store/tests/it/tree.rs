@@ -151,25 +151,25 @@ async fn a_tree_is_read_in_pages_line_by_line() {
 }
 
 #[tokio::test]
-async fn strands_leaves_and_children_follow_the_rules_of_the_tree() {
+async fn lines_leaves_and_children_follow_the_rules_of_the_tree() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
         write_branches(store).await;
         let id = session_id(1);
-        let strand = |line, cursors: &[(u32, i64)]| SessionLine {
+        let session_line = |line, cursors: &[(u32, i64)]| SessionLine {
             line,
             own: true,
             cursors: cursors.iter().map(|(pos, to)| (*pos, LineId(*to))).collect(),
         };
-        let strands = [
-            strand(line(3, Some(point(2, 4)), 1), &[]),
-            strand(line(2, Some(point(1, 2)), 3), &[]),
-            strand(line(1, None, 5), &[(2, 2)]),
+        let lines = [
+            session_line(line(3, Some(point(2, 4)), 1), &[]),
+            session_line(line(2, Some(point(1, 2)), 3), &[]),
+            session_line(line(1, None, 5), &[(2, 2)]),
         ];
-        assert_eq!(store.lines_to_root(id, LineId(3), 9).await.unwrap(), strands, "{name}");
-        assert_eq!(store.lines_to_root(id, LineId(3), 2).await.unwrap(), strands[..2], "{name}");
+        assert_eq!(store.lines_to_root(id, LineId(3), 9).await.unwrap(), lines, "{name}");
+        assert_eq!(store.lines_to_root(id, LineId(3), 2).await.unwrap(), lines[..2], "{name}");
         let other = store.lines_to_root(session_id(9), LineId(1), 9).await.unwrap();
-        let foreign = SessionLine { own: false, ..strand(line(1, None, 5), &[]) };
+        let foreign = SessionLine { own: false, ..session_line(line(1, None, 5), &[]) };
         assert_eq!(other, [foreign], "{name}: another session owns none of its lines");
         let leaf = async |at| {
             let (placed, own) = store.leaf(id, at).await.unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! The stored data of owners: the counts that are kept with each change equal those of reading everything.
+//! The amount of data that an owner stores: every change updates the counts.
 
 use mainspring_core::*;
 use mainspring_kernel::store::{OwnerUsage, Row, Store};
@@ -46,7 +46,7 @@ async fn messages_and_artifacts_count_until_they_are_removed() {
 }
 
 #[tokio::test]
-async fn a_message_that_a_fork_still_reads_counts_for_nobody_once_its_session_is_gone() {
+async fn a_message_that_only_a_fork_reads_counts_for_no_owner() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
         let source = create_session(store, 1).await;
@@ -76,7 +76,7 @@ async fn a_message_that_a_fork_still_reads_counts_for_nobody_once_its_session_is
 }
 
 #[tokio::test]
-async fn what_earlier_versions_stored_is_counted() {
+async fn data_of_earlier_versions_is_counted() {
     let folder = tempfile::tempdir().unwrap();
     let fill = format!(
         "INSERT INTO sessions (session_id, owner_id, agent_definition_id, title, status, surface_kind,

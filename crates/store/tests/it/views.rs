@@ -286,7 +286,7 @@ async fn the_views_have_the_tables_and_columns_of_the_original() {
     assert_eq!(text(asked), format!(r#"{{"context":"all of it"}}{}"#, artifact_id(1)));
     let row = |sql: &str| row(&connection, sql);
     let sql = "SELECT client_id, request_id, idempotency_key, system_prompt_hash FROM omi_runs";
-    assert_eq!(row(sql), json!([null, null, null, "abc"]), "names that nobody gave are null");
+    assert_eq!(row(sql), json!([null, null, null, "abc"]), "names that were not given are null");
     let sql = "SELECT adapter_instance_id, adapter_native_run_id, metadata_json FROM omi_run_attempts WHERE attempt_no = ";
     assert_eq!(row(&format!("{sql} 1")), json!(["worker-1", "7", r#"{"stopReason":"end_turn"}"#]));
     assert_eq!(row(&format!("{sql} 2")), json!([node_id(1), null, "{}"]), "executed by mainspring itself");

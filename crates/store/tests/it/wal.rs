@@ -203,7 +203,7 @@ async fn a_wal_is_not_replayed_into_another_database() {
 }
 
 #[tokio::test]
-async fn copies_that_went_on_separately_do_not_mix() {
+async fn a_wal_is_not_replayed_into_another_copy_of_the_same_database() {
     let (folder, store, _) = store_with(3).await;
     let crashed = crash(&folder);
     store.close();
@@ -322,7 +322,7 @@ async fn a_check_that_did_not_finish_is_repeated() {
     connection.execute("INSERT INTO meta VALUES ('crash_check_due', 1)", []).unwrap();
     drop(connection);
     let due = SqliteView::open(&database(&folder), true).unwrap().check(false).unwrap().crash_check_due;
-    assert!(due, "doctor tells it");
+    assert!(due, "doctor reports it");
     let store = sqlite_open(folder.path());
     assert!(!store.check(false).await.unwrap().crash_check_due);
 }

@@ -59,7 +59,7 @@ pub(in super::super) async fn owner_outside_org(
     reader.exists(sql, &[&owner, &org]).await
 }
 
-/// The org of the oldest key or session of an owner, as a subquery of one row. `$1` is the owner.
+/// Selects the org of the oldest key or session of the owner `$1`, as one row.
 pub(in super::super) const FIRST_ORG: &str = "SELECT org_id FROM (
     SELECT org_id, created_at FROM api_keys WHERE owner_id = $1
     UNION ALL SELECT org_id, created_at FROM sessions WHERE owner_id = $1 AND status <> 'deleted') AS known

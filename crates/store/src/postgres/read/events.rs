@@ -49,13 +49,13 @@ pub(in super::super) async fn events_after(
 /// A page of an owner's events.
 pub(in super::super) struct OwnerPage {
     pub(in super::super) events: Vec<Event>,
-    /// Every event up to here is in the page or before it.
+    /// Every matching event up to this cursor is in this page or in an earlier one.
     pub(in super::super) scanned_to: Cursor,
-    /// A committed event that other events may still precede.
+    /// The newest committed event of any owner, if open transactions may still add events before it.
     pub(in super::super) behind: Option<Cursor>,
 }
 
-/// Reads events of an owner below the oldest open transaction.
+/// Reads events of an owner whose cursors are lower than those of every open transaction.
 pub(in super::super) async fn owner_events(
     reader: &Reader,
     base: u64,
@@ -64,7 +64,7 @@ pub(in super::super) async fn owner_events(
     after: Cursor,
     limit: usize,
 ) -> Result<OwnerPage, StoreError> {
-    // One statement, so that the events are those of the snapshot whose `xmin` bounds them.
+    // One statement, so that the events and the `xmin` that bounds them are of the same snapshot.
     let bound = format!("((pg_snapshot_xmin(pg_current_snapshot())::text::bigint + {base}) << {EVENT_BITS})");
     let sql = format!(
         "WITH bound AS MATERIALIZED (SELECT {bound} AS cursor),

@@ -186,7 +186,7 @@ pub(in super::super) async fn artifact_page(
     list("artifact", &reader.rows(&sql, &conditions.params()).await?, |row| get_json(row, 0))
 }
 
-/// The age and id after which a list by age begins.
+/// The time and the id after which a list by age begins.
 fn after_key(after: Option<(Time, ArtifactId)>) -> (i64, Vec<u8>) {
     after.map_or((i64::MIN, vec![]), |(at, id)| (at.0, id.as_bytes().to_vec()))
 }

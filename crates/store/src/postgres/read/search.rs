@@ -7,9 +7,9 @@ use mainspring_kernel::store::{FoundMessage, FoundMessages, StoreError};
 use super::super::values::{all, get, get_id, get_json, get_u64, int, list};
 use super::{MESSAGE, Reader, SESSION, message, session};
 
-/// Rows read at a time.
+/// The number of rows that are read at a time.
 const PAGE_ROWS: usize = 500;
-/// Pages of messages that one search reads.
+/// The maximum number of pages of messages that one search reads.
 const SEARCH_PAGES: usize = 16;
 
 pub(in super::super) async fn search_titles(

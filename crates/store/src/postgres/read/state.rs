@@ -70,7 +70,7 @@ struct Segment {
 }
 
 impl Segment {
-    fn shows(&self, record: &Record) -> bool {
+    fn contains(&self, record: &Record) -> bool {
         let own = record.session == self.owner && record.cursor <= self.bound;
         let Some(point) = self.point else { return record.at.is_none() && own };
         let is_here = record.at.is_some_and(|at| {
@@ -146,7 +146,7 @@ async fn visible(
     let found = all(&rows, Record::read)?;
     let mut placed: Vec<(usize, Record)> = found
         .into_iter()
-        .filter_map(|record| Some((segments.iter().position(|segment| segment.shows(&record))?, record)))
+        .filter_map(|record| Some((segments.iter().position(|segment| segment.contains(&record))?, record)))
         .collect();
     placed.sort_by(|(a, one), (b, other)| {
         a.cmp(b).then_with(|| (other.at, other.version).cmp(&(one.at, one.version)))

@@ -145,7 +145,7 @@ impl TreeView for Tree {
         })
     }
 
-    fn turn(&mut self, range: Range) -> Result<Option<Point>, Infallible> {
+    fn cursor_target(&mut self, range: Range) -> Result<Option<Point>, Infallible> {
         let mut cursors = self.cursors.range(range.first()..=range.last());
         Ok(cursors.find_map(|(at, to)| self.child_start(*at, *to)))
     }

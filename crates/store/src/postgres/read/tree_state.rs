@@ -8,7 +8,7 @@ use tokio_postgres::Row;
 use super::super::values::{all, get, get_json, get_maybe_id, get_maybe_json, get_u64, int, list, sql_limit};
 use super::Reader;
 
-/// The lines above a fork. `$1` is the fork, `$2` the last event before its creation.
+/// The ancestor lines of a fork. `$1` is the fork, `$2` the last event before its creation.
 const ABOVE: &str = "WITH RECURSIVE above(line, last, child, child_opened) AS (
     SELECT base_line, base_pos, session_id, $2::bigint FROM sessions WHERE session_id = $1 AND base_line IS NOT NULL
     UNION ALL
@@ -41,7 +41,7 @@ pub(in super::super) async fn state_changes(
     list("state", &reader.rows(sql, &params).await?, |row| get_json(row, 0))
 }
 
-/// Lists the entries by key and version, after the given ones.
+/// Lists the entries in the order of key and version, after the given key and version.
 pub(in super::super) async fn tree_state(
     reader: &Reader,
     session: SessionId,
@@ -77,7 +77,7 @@ pub(in super::super) async fn tree_state(
         found.extend(reader.rows(&inherited, &[&fork, &created, &key, &version, &rows_limit]).await?);
     }
     let Rows { mut items, damaged } = list("state", &found, entry)?;
-    // The sort is stable: of two with the same version, the session's own comes first.
+    // The sort is stable: of two entries with the same version, the session's own comes first.
     items.sort_by(|a: &TreeState, b| (&a.key, a.version).cmp(&(&b.key, b.version)));
     items.dedup_by(|later, first| (&later.key, later.version) == (&first.key, first.version));
     items.truncate(limit);

@@ -35,7 +35,7 @@ impl Import<'_> {
             self.close_duplicates(draft, &mut bindings);
             draft.bindings.extend(bindings.into_iter().map(|ordered| (ordered.binding.id, ordered.binding)));
         }
-        self.date_ends(draft, &rows.events);
+        self.set_ends(draft, &rows.events);
     }
 
     fn convert_binding(&mut self, draft: &mut Draft, row: &Fields) -> Option<OrderedBinding> {
@@ -86,8 +86,9 @@ impl Import<'_> {
         Some(OrderedBinding { binding, original_adapter, last_used_at })
     }
 
-    /// Sets the time and the reason of the end of each binding: as the import ended it, or as the original's event says.
-    fn date_ends(&self, draft: &mut Draft, events: &[Fields]) {
+    /// Sets the time and the reason of the end of each binding, from the original's event, or from the import if it
+    /// ended the binding.
+    fn set_ends(&self, draft: &mut Draft, events: &[Fields]) {
         for event in events {
             if !["binding.stale", "binding.invalidated", "runtime.binding_stale"]
                 .contains(&event.text("type").unwrap_or_default())
@@ -130,7 +131,7 @@ impl Import<'_> {
     /// Ends bindings so that each native session has one binding and the adapter has at most one active binding.
     fn close_duplicates(&mut self, draft: &mut Draft, bindings: &mut [OrderedBinding]) {
         let mut has_active = false;
-        // Starts with the latest binding, which wins where two bindings claim the same.
+        // Starts with the latest binding, which wins over earlier ones.
         for OrderedBinding { binding, .. } in bindings.iter_mut().rev() {
             let before = binding.status;
             let native = binding.native.clone().filter(|_| before != BindingStatus::Closed);

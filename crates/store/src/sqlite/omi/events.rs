@@ -124,7 +124,7 @@ impl Import<'_> {
         let mut rows: Vec<Row> =
             run.attempts.iter().map(|attempt| Row::Attempt(Box::new(attempt.clone()))).collect();
         rows.push(Row::Run(Arc::new(run.run.clone())));
-        // Every event of the run comes after this number.
+        // No event of the run has a lower number.
         let begin = events.first.get(&run.run.id).copied();
         self.commit(draft.session.id, vec![], rows, Some(begin.unwrap_or(self.seq + 1)))?;
         let late = self.add_message_events(run, events);

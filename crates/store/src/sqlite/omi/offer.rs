@@ -1,4 +1,4 @@
-//! Notices a database of the original daemon in the state directory.
+//! Detects a database of the original daemon in the state directory.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use rusqlite::Connection;
 
 use super::{OmiError, check_empty, copy};
 
-/// A database of the original daemon that lies beside a store, by the store into which it can be imported.
+/// Where a database of the original daemon, found beside a store, can be imported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OmiOffer {
     /// The store beside the database, which is empty.
@@ -21,7 +21,7 @@ fn has_original(folder: &Path) -> bool {
     fs::metadata(folder.join(copy::DATABASE)).is_ok_and(|file| file.is_file() && file.len() > 0)
 }
 
-/// Finds a database of the original in the folder of the store at `database` that was not imported into that store.
+/// Finds a database of the original that lies beside the store at `database` and was not imported into that store.
 /// `connection` reads the store; `None` if there is no store yet.
 pub(in super::super) fn offer(database: &Path, connection: Option<&Connection>) -> Option<OmiOffer> {
     if !database.parent().is_some_and(has_original) {

@@ -26,7 +26,7 @@ const REQUIRED_COLUMNS: [(&str, &str); 8] = [
 pub(super) fn open(copy: &Path) -> Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(copy, flags)?;
-    // Merges the WAL into the database, and fails if the file is not a database.
+    // Recovers the WAL, and fails if the file is not a database.
     connection.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()))?;
     Ok(connection)
 }

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use mainspring_core::attempt::Cancellation;
 use mainspring_core::{
-    Attempt, AttemptId, Block, CancelReason, Cost, Failure, LineId, Message, MessageStatus, Mode, Place,
-    Point, RequestName, RetryReason, Role, Run, RunId, RunOptions, RunOutput, RunState, RunStatus, Session,
-    Time, Usage,
+    Attempt, AttemptId, Block, CancelReason, Cost, Failure, FailureCode, LineId, Message, MessageStatus,
+    Mode, Place, Point, RequestName, RetryReason, Role, Run, RunId, RunOptions, RunOutput, RunState,
+    RunStatus, Session, Time, Usage,
 };
 use mainspring_kernel::kernel::instructions_hash;
 use serde_json::Value;
@@ -173,7 +173,7 @@ impl Import<'_> {
         };
         let text = text_block(row.text("final_text").unwrap_or_default());
         let error = state.error().cloned();
-        let error = error.map(|Failure { code, message }| Block::Error { code, message });
+        let error = error.map(|Failure { code, message }| Block::Error { code: code.into(), message });
         let content = text.into_iter().chain(error).collect();
         self.message(session, run, Role::Assistant, status, content, at)
     }
@@ -294,5 +294,5 @@ fn text_block(text: &str) -> Option<Block> {
 
 /// The error of a run or attempt whose process ended without recording a result.
 fn executor_lost() -> Failure {
-    Failure::new(Failure::EXECUTOR_LOST, "the process that executed it has ended")
+    Failure::new(FailureCode::ExecutorLost, "the process that executed it has ended")
 }

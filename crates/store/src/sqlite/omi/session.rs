@@ -162,7 +162,7 @@ impl Import<'_> {
         })
     }
 
-    /// Returns the name here of an adapter of the original.
+    /// Converts the name of an adapter of the original to its name in this store.
     pub(super) fn adapter_name(&self, original: &str) -> String {
         self.options.adapters.get(original).cloned().unwrap_or_else(|| original.to_owned())
     }
@@ -192,7 +192,8 @@ fn valid_pair(
 /// The report of metadata that [`object`] cannot read.
 pub(super) const UNUSABLE_METADATA: &str = "metadata that is too large or not an object: removed";
 
-/// Returns the object in a JSON column, empty if the column is. `None` if it is too large or not an object.
+/// Returns the object in a JSON column, an empty one if the column has no text. `None` if the text is too large or not an
+/// object.
 pub(super) fn object(row: &Fields, column: &str, max_bytes: usize) -> Option<Map<String, Value>> {
     let Some(text) = row.text(column) else { return Some(Map::new()) };
     serde_json::from_str(text).ok().filter(|_| text.len() <= max_bytes)

@@ -71,7 +71,7 @@ pub(in super::super) fn owner_known(connection: &Connection, owner: &str) -> Res
 }
 
 pub(in super::super) fn org_known(connection: &Connection, org: &str) -> Result<bool, StoreError> {
-    // Owners are few, and this runs only for a name that no new org may have.
+    // A scan is cheap enough: owners are few, and only names that the rules forbid for new orgs are looked up.
     let sql = "SELECT EXISTS (SELECT 1 FROM api_keys WHERE org_id = ?1)
                  OR EXISTS (SELECT 1 FROM owners WHERE org_id = ?1)";
     Ok(query_one(connection, sql, [org], |columns| columns.get())?.unwrap_or_default())

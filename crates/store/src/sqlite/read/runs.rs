@@ -46,7 +46,7 @@ pub(in super::super) fn session_usage(
     Ok((used.len() as u64, used.into_iter().fold(Usage::default(), |sum, usage| sum + usage)))
 }
 
-/// Sums the usage of the runs that runs of a session have delegated to, directly or through others.
+/// Sums the usage of the runs in other sessions to which the runs of a session have delegated, directly or indirectly.
 pub(in super::super) fn delegated_usage(
     connection: &Connection,
     session: SessionId,
@@ -122,7 +122,7 @@ fn page_sql(has_session: bool, status: Option<RunStatus>) -> &'static str {
         (false, Some(Queued | Starting | Running | WaitingInput | WaitingApproval | Cancelling)) => {
             page!("INDEXED BY runs_live_uq", "owner_id = ?1 AND ?2 IS NULL AND status = ?3 AND ", is_live!())
         }
-        // Most runs succeed, so that reading the latest runs fills a page soon.
+        // Most runs succeed, so a scan of the latest runs fills a page quickly.
         (false, None | Some(Succeeded)) => {
             page!(
                 "INDEXED BY runs_recent_idx",

@@ -14,14 +14,14 @@ use super::super::error::read_error;
 use super::super::search::{BUCKET_BITS, last_indexed, last_untagged, tag};
 use super::{message, page_start, prepare, query_stored, rows, session, session_columns, sql_limit, stored};
 
-/// The buckets that one read searches: 2,097,152 messages.
+/// The most buckets that one read searches: 2,097,152 messages.
 const SEARCH_BUCKETS: usize = 512;
-/// The latest sessions whose titles are compared before the index is asked.
+/// The number of latest sessions whose titles are compared before the index is asked.
 const RECENT_TITLES: usize = 128;
-/// The latest sessions are read further while at least one in this many matches.
+/// Beyond that number, further sessions are read while at least one in this many matches.
 const RECENT_TITLES_PER_HIT: usize = 32;
 
-/// Builds the match expression of the index: every word, with its last token as a prefix. Each token has `tag`.
+/// Builds the match expression of the index: every word, with its last token as a prefix. Each token begins with `tag`.
 fn match_expression(query: &Query, tag: &str) -> String {
     let phrase = |word: &Vec<String>| word.iter().map(|token| format!("{tag}{token}")).collect::<Vec<_>>();
     let words = query.words().iter().map(|word| format!("\"{}\" *", phrase(word).join(" ")));

@@ -36,7 +36,7 @@ pub(in super::super) fn unfinished(connection: &Connection) -> Result<Unfinished
     })
 }
 
-/// Loads a session. `epoch` is the current one of the session, and is set on its chunks.
+/// Loads a session. `epoch` is that of the session's current lease, and is set on its chunks.
 pub(in super::super) fn session_load(
     connection: &Connection,
     id: SessionId,
@@ -268,7 +268,7 @@ pub(in super::super) fn session_page(
         };
     }
     let is_pinned = page.pinned.as_ref().map(|by| by.is_pinned);
-    let (sql, whose) = match (&page.of, is_pinned) {
+    let (sql, owner_or_org) = match (&page.of, is_pinned) {
         (SessionsOf::Owner(owner), None) => (page!("owner_id = ?1 AND ?7 IS NULL"), owner),
         (SessionsOf::Owner(owner), Some(true)) => (pinned!("+owner_id = ?1"), owner),
         (SessionsOf::Owner(owner), Some(false)) => (others!("owner_id = ?1"), owner),
@@ -280,7 +280,7 @@ pub(in super::super) fn session_page(
     let status = page.status.map(|status| status.name());
     let (time, id) = page_start(page.before);
     let found = rows(page.limit, |limit| {
-        let params = params![whose, status, page.surface_kind, time, id, sql_limit(limit), reader];
+        let params = params![owner_or_org, status, page.surface_kind, time, id, sql_limit(limit), reader];
         query_stored(connection, sql, params, session)
     })?;
     let mut page = Rows { items: vec![], damaged: found.damaged };

@@ -262,7 +262,7 @@ impl TreeView for SessionView<'_> {
         }
     }
 
-    fn turn(&mut self, range: Range) -> Result<Option<Point>, StoreError> {
+    fn cursor_target(&mut self, range: Range) -> Result<Option<Point>, StoreError> {
         let sql = "SELECT c.to_line, c.pos + 1 FROM cursors AS c JOIN lines AS l ON l.line = c.to_line \
                    WHERE c.session_id = ?1 AND c.line = ?2 AND c.pos BETWEEN ?3 AND ?4 AND l.parent_line = c.line \
                      AND l.parent_pos = c.pos AND l.abandoned = 0 AND l.end_pos > c.pos + 1 ORDER BY c.pos LIMIT 1";
@@ -323,10 +323,11 @@ impl<'a> SessionView<'a> {
         };
         let here = |point: Point| Range { line: point.line, from: point.pos, to: point.pos };
         // A cursor can lead only to the first message of a line.
-        let turned = above.filter(|above| above.line != point.line).map(|above| self.turn(here(above)));
-        let followed = turned.transpose()?.flatten() == Some(point);
-        let next = match self.turn(here(point))? {
-            Some(turn) => Some(turn),
+        let target =
+            above.filter(|above| above.line != point.line).map(|above| self.cursor_target(here(above)));
+        let followed = target.transpose()?.flatten() == Some(point);
+        let next = match self.cursor_target(here(point))? {
+            Some(target) => Some(target),
             None => self.next_on_line(point)?,
         };
         let id = |point: Option<Point>| match point {

@@ -1,8 +1,9 @@
 //! Reads the state of a session on all branches, for an export.
 //!
-//! A fork sees entries on the lines that it has inherited: those of the session that opened the line, and those that
-//! the session of the line beneath wrote there as a guest; both only if they were written before the fork was created.
-//! The entries of a guest apply to all lines beneath, so they get the order at which the line beneath was opened.
+//! On the lines that it has inherited, a fork sees two kinds of entries, if they were written before the fork was
+//! created: those of the session that opened the line, and those that the session of the child line wrote there as a
+//! guest. The entries of a guest apply to all descendants of the line, so they get the order at which the child line
+//! was opened.
 
 use mainspring_core::{LineId, Rows, SessionId};
 use mainspring_kernel::store::{StoreError, TreeState};
@@ -12,8 +13,8 @@ use super::super::checksum;
 use super::super::columns::{Columns, Id, int};
 use super::{query_all, query_one, query_stored, sql_limit, state_columns};
 
-/// The lines above a fork, each with its last inherited position, and with the session and the opening of the line
-/// beneath. `?1` is the fork, `?2` the last event before its creation.
+/// The ancestor lines of a fork, each with its last inherited position, and with the session and the opening of its
+/// child line. `?1` is the fork, `?2` the last event before its creation.
 macro_rules! lines_above {
     () => {
         "WITH RECURSIVE above(line, last, child, child_opened) AS (
@@ -100,7 +101,7 @@ pub(in super::super) fn tree_state(
             Err(damage) => damaged.push(damage),
         }
     }
-    // The sort is stable: of two with the same version, the session's own comes first.
+    // The sort is stable: of two entries with the same version, the session's own comes first.
     items.sort_by(|a: &TreeState, b| (&a.key, a.version).cmp(&(&b.key, b.version)));
     items.dedup_by(|later, first| (&later.key, later.version) == (&first.key, first.version));
     items.truncate(limit);

@@ -25,7 +25,7 @@ pub(super) fn runs_rebuild(connection: &Connection) -> Result<u64> {
     {
         let [Value::Blob(id)] = &key[..] else { continue };
         let Ok(id) = <[u8; 16]>::try_from(id.as_slice()) else { continue };
-        // Where anything that is needed is damaged or pruned, the run stays as it is, and verification names it.
+        // If needed data is damaged or pruned, the run stays unchanged, and verification reports it.
         let Ok(Some(run)) = run_replay(connection, RunId::from_column(id)) else { continue };
         if !is_damaged && agrees(connection, &run)? {
             continue;

@@ -1,4 +1,4 @@
-//! Copies between the stores: the copy of a random store answers as its source.
+//! Copies between the stores: the copy of a random store returns the same results as its source.
 
 use mainspring_store::{CopyEnd, CopyError, CopyOptions, CopyReport, CopyStep, SqliteView, store_copy};
 
@@ -130,9 +130,9 @@ async fn a_copy_refuses_a_database_in_use_and_a_source_that_does_not_exist() {
     assert!(found.is_some());
 }
 
-/// Records that the random sequences do not make. A copy compares each of them with what was read.
+/// Records that the random sequences do not make. A copy compares each of them with its source.
 #[tokio::test]
-async fn records_beside_sessions_are_copied() {
+async fn records_outside_sessions_are_copied() {
     let folder = tempfile::tempdir().unwrap();
     let (file, back) = (folder.path().join("a.sqlite3"), folder.path().join("b.sqlite3"));
     let store = sqlite_at(&file);

@@ -56,7 +56,7 @@ async fn copy_until(from: &CopyEnd, to: &CopyEnd, stop: u64) -> (Result<CopyRepo
     copied.await.unwrap()
 }
 
-/// Every way to open the target says that it is an unfinished copy, and changes nothing.
+/// Checks that every way to open the target fails because it is an unfinished copy, and changes nothing.
 fn refuses_to_open(end: &CopyEnd) {
     match end {
         CopyEnd::Sqlite(path) => {
@@ -81,7 +81,7 @@ fn refuses_to_open(end: &CopyEnd) {
     }
 }
 
-/// A store with records of many kinds, as SQLite and as PostgreSQL, and what they answer.
+/// A store with records of many kinds, as SQLite and as PostgreSQL, and the expected results of its reads.
 async fn sources(folder: &Path) -> (Vec<(CopyEnd, Cursors)>, Vec<String>) {
     let mut sequence = Sequence::new(12, folder).await;
     for step in 0..STEPS / 6 {
@@ -103,7 +103,7 @@ async fn compare(end: &CopyEnd, cursors: &Cursors, expected: &[String], what: &s
     }
 }
 
-/// A copy that was interrupted until it was complete.
+/// The result of a copy that was interrupted several times.
 struct Interrupted {
     attempts: u64,
     batches: u64,
@@ -111,7 +111,7 @@ struct Interrupted {
     report: Option<CopyReport>,
 }
 
-/// Copies in attempts. Each stops some steps after it has continued, each time another number of them.
+/// Copies in attempts, each of which stops after a different number of further steps.
 async fn copy_interrupted(from: &CopyEnd, to: &CopyEnd) -> Interrupted {
     let (mut attempts, mut batches, mut kept) = (0, 0, std::collections::BTreeMap::new());
     loop {
@@ -134,7 +134,7 @@ async fn copy_interrupted(from: &CopyEnd, to: &CopyEnd) -> Interrupted {
 }
 
 #[tokio::test]
-async fn a_copy_that_ends_at_any_step_continues() {
+async fn an_interrupted_copy_continues_after_any_step() {
     let folder = tempfile::tempdir().unwrap();
     let (sources, expected) = sources(folder.path()).await;
     for (index, (from, cursors)) in sources.iter().enumerate() {
@@ -151,7 +151,7 @@ async fn a_copy_that_ends_at_any_step_continues() {
             if let Some(report) = report {
                 assert_eq!(report.records, reference.records, "{what}");
             }
-            // A range that was not kept is written again, and nothing else.
+            // Only ranges that were not kept are written again.
             assert!(batches <= once.batches + 3 * attempts, "{what}: {batches} {} {attempts}", once.batches);
             compare(&to, cursors, &expected, &what).await;
             compare(&whole, cursors, &expected, &what).await;
@@ -161,7 +161,7 @@ async fn a_copy_that_ends_at_any_step_continues() {
     }
 }
 
-/// A copy that continues once, after half of its steps, writes the other half.
+/// A copy that was interrupted after half of its steps writes only the other half.
 #[tokio::test]
 async fn records_that_were_kept_are_not_written_again() {
     let folder = tempfile::tempdir().unwrap();
@@ -251,9 +251,10 @@ async fn a_waiting_server_does_not_take_an_unfinished_copy() {
     for works_with_others in [false, true] {
         let url = database();
         let (from, to) = (CopyEnd::Sqlite(source.clone()), CopyEnd::Postgres(url.clone()));
-        let standby = Standby::join(&url, PostgresOptions::default(), crate::lease::seat(1)).await.unwrap();
+        let standby =
+            Standby::join(&url, PostgresOptions::default(), crate::lease::local_server(1)).await.unwrap();
         assert!(copy_until(&from, &to, 4).await.0.is_err());
-        // Without the check, the server takes the database at once, and the copy cannot continue.
+        // A server that does not check for an unfinished copy takes the database, and the copy cannot continue.
         let mut taking = tokio::task::JoinSet::new();
         taking.spawn(async move {
             match works_with_others {
@@ -269,7 +270,7 @@ async fn a_waiting_server_does_not_take_an_unfinished_copy() {
     }
 }
 
-/// The view waits for a writer that has a transaction id, so that no lower cursor than its last one appears later.
+/// A snapshot waits for a writer that has a transaction id already: its events have lower cursors than later ones.
 #[tokio::test]
 async fn a_snapshot_has_all_events_below_its_last_cursor() {
     let (folder, url) = (tempfile::tempdir().unwrap(), database());
@@ -277,7 +278,7 @@ async fn a_snapshot_has_all_events_below_its_last_cursor() {
     let fence = create_session(&store, 1).await;
     let mut writer = psql_open(&url);
     writer.run("BEGIN; SELECT pg_current_xact_id(), count(*) FROM (SELECT 1 FROM leases FOR UPDATE) AS l;");
-    // Another session's commit has a higher transaction id, and is done before.
+    // The commit of another session has a higher transaction id, but ends first.
     let other = create_session(&store, 2).await;
     commit(&store, other, vec![], vec![progress(7)]).await.unwrap();
     let file = folder.path().join("backup.sqlite3");
@@ -294,7 +295,7 @@ async fn a_snapshot_has_all_events_below_its_last_cursor() {
     let summary = backup.join().unwrap();
     let stored: u64 = psql(&url, "SELECT count(*) FROM events").parse().unwrap();
     assert_eq!(summary.events, stored, "the lower cursor is in the backup");
-    // The server goes on.
+    // The snapshot did not stop the server.
     commit(&store, fence, vec![], vec![progress(8)]).await.unwrap();
 }
 

@@ -9,16 +9,16 @@ use crate::sqlite::read::{
     run_columns, session_columns, state_change_columns, state_columns, step_columns,
 };
 
-/// A kind of row that a backup may have intact.
+/// A kind of row that can be restored from a backup.
 struct Table {
     name: &'static str,
     /// The columns that identify a row, in the database and in the backup.
     key: &'static [&'static str],
     columns: &'static str,
-    /// The parts of the columns, each with its checksum.
+    /// The groups of columns, each with its own checksum.
     parts: &'static [&'static Layout],
-    /// The condition that the row `m` has not changed since it was backed up as `b`. It must not depend on a single
-    /// column, since any column may be the damaged one.
+    /// The condition that the row `m` has not changed since it was backed up as `b`. If the values that it compares are
+    /// damaged, it is false, and the row is not restored.
     unchanged: &'static str,
 }
 
@@ -53,7 +53,7 @@ const TABLES: [Table; 13] = [
         parts: &[&checksum::RUN_REQUEST, &checksum::RUN_STATE],
         unchanged: SAME_RUN,
     },
-    // The content never changes, the place may.
+    // The content of a message never changes, its position may.
     Table {
         name: "messages",
         key: &["message_id"],
@@ -61,7 +61,7 @@ const TABLES: [Table; 13] = [
         parts: &[&checksum::MESSAGE],
         unchanged: "(m.line, m.pos) IS (b.line, b.pos)",
     },
-    // An event with the same number may belong to another history.
+    // Another history may have another event with the same number.
     Table {
         name: "events",
         key: &["event_seq"],
@@ -76,7 +76,7 @@ const TABLES: [Table; 13] = [
         parts: &[&checksum::EFFECT],
         unchanged: "m.session_id = b.session_id AND (m.tool_use_id, m.message_id) IS (b.tool_use_id, b.message_id)",
     },
-    // A row of a session's state is never changed.
+    // An entry of a session's state never changes, except for its position.
     Table {
         name: "session_state",
         key: &["id"],
@@ -112,7 +112,7 @@ const TABLES: [Table; 13] = [
         parts: &[&checksum::ATTEMPT],
         unchanged: SAME_ATTEMPT,
     },
-    // Steps and artifacts are written once. A digest that replaces another one has another time.
+    // The columns of a step are written once.
     Table {
         name: "steps",
         key: &["run_id", "step_no", "step_id"],
@@ -120,6 +120,7 @@ const TABLES: [Table; 13] = [
         parts: &[&checksum::STEP],
         unchanged: "m.attempt_id = b.attempt_id OR m.completed_at_ms = b.completed_at_ms",
     },
+    // A digest that replaces another one has another time.
     Table {
         name: "digests",
         key: &["line", "pos", "session_id"],
@@ -127,6 +128,7 @@ const TABLES: [Table; 13] = [
         parts: &[&checksum::DIGEST],
         unchanged: "m.made_at_ms = b.made_at_ms",
     },
+    // Only the decision about a memory candidate changes an artifact: a restored candidate may be undecided again.
     Table {
         name: "artifacts",
         key: &["artifact_id"],
@@ -137,22 +139,22 @@ const TABLES: [Table; 13] = [
 ];
 
 /// Replaces damaged rows with those of the attached backup. Returns their number.
-pub(super) fn rows_take(connection: &Connection) -> Result<u64> {
-    let mut taken = 0;
+pub(super) fn rows_restore(connection: &Connection) -> Result<u64> {
+    let mut restored = 0;
     for table in &TABLES {
         let Table { name, key, columns, parts, unchanged } = table;
         let keys = key.join(", ");
-        let found = |row: &str| {
+        let key_matches = |row: &str| {
             let equal = |(at, column): (usize, &&str)| format!("{row}{column} = ?{}", at + 1);
             key.iter().enumerate().map(equal).collect::<Vec<_>>().join(" AND ")
         };
-        let intact = format!("SELECT {columns} FROM backup.{name} WHERE {}", found(""));
-        let take = format!(
+        let intact = format!("SELECT {columns} FROM backup.{name} WHERE {}", key_matches(""));
+        let restore = format!(
             "UPDATE main.{name} AS m SET ({columns}) = (SELECT {columns} FROM backup.{name} WHERE {})
              WHERE {} AND EXISTS (SELECT 1 FROM backup.{name} AS b WHERE {} AND ({unchanged}))",
-            found(""),
-            found("m."),
-            found("b."),
+            key_matches(""),
+            key_matches("m."),
+            key_matches("b."),
         );
         let all = format!("SELECT {columns}, {keys} FROM main.{name}");
         for damaged in checksum::damaged(connection, &all, parts)? {
@@ -160,9 +162,9 @@ pub(super) fn rows_take(connection: &Connection) -> Result<u64> {
             let is_intact = connection
                 .query_row(&intact, params_from_iter(&damaged), |row| Ok(checksum::is_intact(row, parts)));
             if is_intact.optional()? == Some(true) {
-                taken += connection.execute(&take, params_from_iter(&damaged))? as u64;
+                restored += connection.execute(&restore, params_from_iter(&damaged))? as u64;
             }
         }
     }
-    Ok(taken)
+    Ok(restored)
 }
