@@ -1,7 +1,7 @@
 //! Agents that speak the Agent Client Protocol over their standard input and output.
 //!
-//! An agent that can neither resume nor load gets a new native session with the text of the path whenever the process
-//! that had the old one has ended.
+//! An agent that can neither resume nor load a session gets a new native session with a transcript of the path whenever the
+//! process of the earlier native session has ended.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -201,8 +201,8 @@ impl Dialect for Acp {
         let (outcome, cost) = AcpTurn::new(turn, cost_before).run(prompt).await;
         match cost {
             Some(cost) => self.costs.lock().insert(native, cost),
-            // Without a report, the next one covers the cost of several turns: it cannot be assigned to the next
-            // turn.
+            // Without a report now, the next report covers several turns, and its cost cannot be assigned to one of
+            // them.
             None => self.costs.lock().remove(&native),
         };
         outcome

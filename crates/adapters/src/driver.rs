@@ -4,8 +4,8 @@
 //! attempt ─▶ worker from the pool ─▶ native session: the bound one resumed, a fork, or a new one ─▶ turn
 //! ```
 //!
-//! The driver asks the agent for its capabilities. An agent that cannot resume a session of an earlier process gets a
-//! new native session with the text of the path whenever the process that had the old one has ended.
+//! The driver asks the agent for its capabilities. If the agent cannot resume a session of an ended process, the next
+//! attempt opens a new native session with the messages of the path as text.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    AttemptId, AuthMethod, Failure, Fidelity, LeftProcess, RunOption, Sandbox, SandboxProfile,
+    AttemptId, AuthMethod, Failure, FailureCode, Fidelity, LeftProcess, RunOption, Sandbox, SandboxProfile,
 };
 use mainspring_kernel::adapter::{
     Adapter, AttemptHandle, Capabilities, Death, Dispatch, End, Executed, HandleError, Login, RestartBehavior,
@@ -83,7 +83,7 @@ pub(crate) struct Driver<D: Dialect> {
 /// An attempt that has a worker.
 struct ActiveAttempt<W> {
     worker: Arc<W>,
-    /// The native session it prompts, once that is open.
+    /// The native session that the worker prompts, once the session is open.
     native: Option<String>,
     /// The native session the worker served before.
     previous_native: Option<String>,
@@ -149,7 +149,7 @@ impl<D: Dialect> Driver<D> {
     fn timeout_failure(&self, action: &str) -> Failure {
         let waited = self.options.start_timeout.as_millis();
         let message = format!("the agent did not {action} within {waited} ms, its start_timeout_ms");
-        Failure::new(Failure::TIMEOUT, message)
+        Failure::new(FailureCode::Timeout, message)
     }
 
     /// The parameters of the process that `attempt` starts. An attempt starts at most one, so the attempt's id names it.
@@ -224,7 +224,8 @@ impl<D: LoginDialect> Login for Driver<D> {
 
     async fn authenticate(&self, method: &str) -> Result<(), Failure> {
         let permissions = self.options.permissions;
-        // A login is asked for by a person and may have to write anywhere, such as into a key ring.
+        // The login runs without a sandbox: a person has requested it, and it may have to write anywhere, such as into
+        // a key ring.
         let key = WorkerKey {
             owner: String::new(),
             cwd: self.options.cwd.clone(),
@@ -237,7 +238,7 @@ impl<D: LoginDialect> Login for Driver<D> {
         tokio::select! {
             done = self.dialect.authenticate(&launch, &self.context, method) => done,
             () = self.context.clock.sleep_for(LOGIN_TIMEOUT_MS) => {
-                Err(Failure::new(Failure::TIMEOUT, "the login was not completed within ten minutes"))
+                Err(Failure::new(FailureCode::Timeout, "the login was not completed within ten minutes"))
             }
         }
     }
@@ -398,7 +399,7 @@ impl<D: Dialect> Adapter for Driver<D> {
 }
 
 /// A failure that is not retryable.
-fn permanent(code: &str, message: String) -> AttemptError {
+fn permanent(code: impl Into<FailureCode>, message: String) -> AttemptError {
     AttemptError::Failed(Failure::new(code, message), false)
 }
 

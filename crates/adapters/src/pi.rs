@@ -2,14 +2,14 @@
 //!
 //! A pi process has one session open at a time and stores it in a file, so that another process can resume it. A native
 //! session keeps its process as long as the pool may start others. When the pool is full, the process that has been idle
-//! longest switches to another session. A pi without session files (`--no-session`) gets the text of the path, like every
+//! longest switches to another session. A pi without session files (`--no-session`) gets a transcript of the path, like every
 //! agent that cannot resume.
 
 use std::path::Path;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use mainspring_core::{Block, Failure, Message, Run, UsageReports};
+use mainspring_core::{Block, Failure, FailureCode, Message, Run, UsageReports};
 use mainspring_kernel::adapter::{AttemptHandle, Login};
 use mainspring_kernel::policy::Permissions;
 use serde_json::{Value, json};
@@ -50,7 +50,7 @@ impl PiPrompt {
                 }
                 Block::Attachment { .. } => {
                     return Err(Failure::new(
-                        Failure::ADAPTER_INCOMPATIBLE,
+                        FailureCode::AdapterIncompatible,
                         "only images can be handed to this agent; put the file's path into the prompt instead",
                     ));
                 }

@@ -1,8 +1,8 @@
 //! Pools of workers: bounded, reused, stopped when idle, restarted with a backoff.
 //!
 //! A worker serves one attempt at a time, under a lease. It remembers the native session it served last, because only
-//! that one is up to date in its memory. At most one idle worker remembers a given native session. A worker is reserved
-//! for its native session if that session exists in no other place than the worker's process.
+//! that session is up to date in its memory. At most one idle worker remembers a given native session. A worker is
+//! reserved for its native session if that session exists only in the worker's process.
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -93,7 +93,8 @@ impl<W> IdleWorker<W> {
 /// The parameters a worker was started with. It serves only attempts with equal parameters.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct WorkerKey {
-    /// The owner of the sessions: an agent may keep data of one session in its memory, or leave it for the next.
+    /// The owner of the sessions. Owners share no worker, because an agent may keep data of one session in its memory, or
+    /// leave data for the next session.
     pub(crate) owner: String,
     /// The working directory.
     pub(crate) cwd: PathBuf,
@@ -101,7 +102,7 @@ pub(crate) struct WorkerKey {
     pub(crate) arguments: &'static [&'static str],
     /// The confinement, which cannot change while the process runs.
     pub(crate) sandbox: SandboxProfile,
-    /// The reach of the run's parent, which bounds that of the process; `None` if it has the adapter's own.
+    /// The reach of the run's parent, if it narrows the adapter's own reach.
     pub(crate) reach: Option<SandboxReach>,
 }
 
@@ -111,7 +112,7 @@ pub(crate) struct LastSession {
     pub(crate) native: String,
     /// Whether the session exists in this worker's process only.
     pub(crate) process_local: bool,
-    /// Whether its last turn was cancelled: the agent may not have kept the prompt.
+    /// Whether the session's last turn was cancelled: the agent may not have kept the prompt.
     pub(crate) cancelled: bool,
 }
 
@@ -223,7 +224,7 @@ impl<W: PooledWorker> Pool<W> {
         may_start: bool,
     ) -> Option<usize> {
         let served_last = |idle: &IdleWorker<W>| native.is_some_and(|native| idle.served_last(native));
-        // Some agents let no other process resume a session that one has open.
+        // Some agents do not let a second process resume a session that is open in another one.
         let has_session = |idle: &IdleWorker<W>| native.is_some_and(|native| idle.worker.has_session(native));
         let is_pinned =
             |idle: &IdleWorker<W>| self.0.options.pinned && may_start && idle.last_session.is_some();
@@ -257,7 +258,7 @@ impl<W: PooledWorker> Pool<W> {
         }
     }
 
-    /// Leases the idle worker that served `native` last, and forgets that it did.
+    /// Leases the idle worker that served `native` last, and forgets its last session.
     pub(crate) fn take_idle(&self, native: &str) -> Option<Lease<W>> {
         let mut state = self.0.state.lock();
         let index = state.idle.iter().position(|idle| idle.served_last(native)).filter(|_| !state.closed)?;

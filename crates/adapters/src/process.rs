@@ -50,13 +50,13 @@ pub(crate) use tree::{guard_of, mark_of};
 pub const MARK_VARIABLE: &str = "GUARDED_BY_MAINSPRING";
 /// How long a guard may take, beyond the agent's grace period, to end its process tree.
 const KILL_TIMEOUT_MS: u64 = 5_000;
-/// How long to wait for the end of the output of a process that has ended, for the end of a process that has closed its
-/// output, and for the end of the output of an agent that has closed its input. Only a process that outlived its guard can
-/// hold the pipe of a process that has ended open for longer.
+/// The timeout of three waits: for the output to end once the process has ended, for the process to end once its output
+/// has ended, and for the output to end once the agent has closed its input. Only a process that outlived its guard can
+/// keep the output open for longer after the process has ended.
 pub(crate) const OUTPUT_DRAIN_TIMEOUT_MS: u64 = 500;
-/// How often a signal is sent to a guard again until it has ended.
+/// The interval at which a signal is repeated until the guard has ended.
 const RESEND_INTERVAL_MS: u64 = 50;
-/// How often to look for remaining processes.
+/// The interval between two searches for remaining processes.
 const SWEEP_INTERVAL_MS: u64 = 20;
 /// The interval between two checks for processes that are being killed. They have ended once two checks in a row find
 /// none.
@@ -119,13 +119,13 @@ impl Launch {
         mark(&self.scope, &self.name)
     }
 
-    /// The agent's program, if it does not exist: neither as a file nor in the `PATH` that the agent gets.
+    /// Returns the agent's program if it exists neither as a file nor in the `PATH` that the agent gets.
     pub fn missing_command(&self) -> Option<&str> {
         missing_program(&self.command, &self.env, &self.pass_env, &self.cwd)
     }
 }
 
-/// The program of an agent's command, if it does not exist: neither as a file nor in the `PATH` that the agent gets.
+/// Returns the program of an agent's command if it exists neither as a file nor in the `PATH` that the agent gets.
 pub(crate) fn missing_program<'a>(
     command: &'a [String],
     env: &[(String, String)],
@@ -206,7 +206,8 @@ impl Tree {
         self.ended.borrow().is_none()
     }
 
-    /// The living children of the guard that were started after the snapshot: their parents have ended.
+    /// Returns the living processes that were started after the snapshot and became children of the guard because their
+    /// parents have ended.
     pub(crate) fn orphans_since(&self, before: &Snapshot) -> Vec<ProcessId> {
         let guard = self.guard.filter(|_| self.is_alive());
         Reading::of_children(guard).without(&before.0).living().collect()
@@ -288,12 +289,12 @@ impl Process {
         self.mark.rsplit_once('#').map_or(&self.mark, |(_, name)| name)
     }
 
-    /// The endpoint for its calls.
+    /// The endpoint for the calls of the process.
     pub(crate) fn endpoint(&self) -> Option<&Endpoint> {
         self.endpoint.as_deref()
     }
 
-    /// The log of its standard error.
+    /// The log of the process's standard error.
     pub fn log(&self) -> &Log {
         &self.log
     }
@@ -309,8 +310,9 @@ impl Process {
         }
     }
 
-    /// Waits for `reading`, which ends with the output of the process at the latest. When a process ends, its last output
-    /// is still in the pipe. Returns `None` if `reading` has not ended a moment later.
+    /// Waits for `reading`, which completes at the latest when the output of the process ends. When the process has
+    /// ended, its last output may still be in the pipe, so `reading` gets [`OUTPUT_DRAIN_TIMEOUT_MS`] more. Returns
+    /// `None` if `reading` is not complete by then.
     pub(crate) async fn read_to_end<T>(&self, reading: impl Future<Output = T>) -> Option<T> {
         tokio::pin!(reading);
         tokio::select! {
@@ -353,7 +355,7 @@ impl Process {
         reading.without(&before.0).living().collect()
     }
 
-    /// Kills every process of the tree that was started after the snapshot, in whatever session or process group.
+    /// Kills every process of the tree that was started after the snapshot, in any session or process group.
     pub(crate) async fn kill_started_since(&self, before: &Snapshot) -> Death {
         end_processes(|| Reading::of(self.living_guard()).without(&before.0), &self.clock).await
     }
@@ -474,7 +476,8 @@ fn command(launch: &Launch, confined: Option<(Confinement, &TemporaryFolder)>) -
     Ok(command)
 }
 
-/// Looks a variable up in the environment of an agent with these additional variables and passed ones.
+/// Looks up a variable of an agent's environment: in `env`, else in mainspring's own environment if the agent inherits
+/// the variable.
 pub(crate) fn agent_variable(name: &str, env: &[(String, String)], passed: &[String]) -> Option<OsString> {
     let own = env.iter().rfind(|(known, _)| known == name).map(|(_, value)| value.into());
     own.or_else(|| std::env::var_os(name).filter(|_| is_allowed(Some(name), passed)))

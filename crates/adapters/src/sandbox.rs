@@ -2,12 +2,12 @@
 //!
 //! | profile | writable |
 //! |---|---|
-//! | `read_only` | own folders, caches, configured folders, private temporary folder, null, terminals, shared memory |
+//! | `read_only` | the agent's own folders, caches, configured folders, private temporary folder, null, terminals, shared memory |
 //! | `workspace` | also the working folder, its git directory, the system's temporary folder |
 //! | `off` | everything that the user may write |
 //!
 //! Under the first two, everything but the state directory is readable. A run that may only answer, or whose adapter
-//! denies everything, is `read_only`, whatever is configured.
+//! denies everything, is `read_only`, even if another profile is configured.
 //!
 //! A confinement lasts as long as its process, so a pooled process is reused only for runs with the same profile.
 
@@ -137,7 +137,7 @@ impl SandboxOptions {
         paths
     }
 
-    /// Describes the restriction of a working folder that contains a folder which the agent may not write. Landlock
+    /// Describes the restriction of a working folder if it contains a folder that the agent may not write. Landlock
     /// cannot exclude a folder from a rule for its parent, so every other entry gets a rule.
     fn split_note(&self, profile: SandboxProfile, folder: &Path) -> Option<String> {
         let folder = resolve(folder);
@@ -205,8 +205,8 @@ impl ProcessSandbox {
     /// The configured folders without links in their paths. `granted` are the other folders that the agent may write.
     fn configured(&self, granted: &[PathBuf]) -> Vec<PathBuf> {
         let configured = &self.options.writable;
-        // The folders that this profile does not grant count too: an earlier agent with another profile may have made a
-        // link there.
+        // Folders that this profile does not make writable count too: an earlier agent with another profile may have made
+        // a link there.
         let folders = granted.iter().chain([&self.folder]).cloned();
         let others = configured.iter().filter_map(|path| path.canonicalize().ok());
         let writable: Vec<PathBuf> = folders.chain(others).collect();

@@ -91,8 +91,8 @@ struct Interpreter {
     ignores_cancel: bool,
     /// The endpoint of the run, once the script has opened it.
     relay: Option<(Attached, Endpoint)>,
-    /// The last round of tool calls, until it is recorded: before the script does anything else, or by the commit of the
-    /// attempt's end. Nothing acts on the results before that commit.
+    /// The records of the last round of tool calls. They are recorded before the script does anything else, or by the
+    /// commit that ends the attempt. Nothing acts on the results before they are recorded.
     pending: Vec<Record>,
 }
 
@@ -147,7 +147,7 @@ impl Interpreter {
         Ok(End::succeeded())
     }
 
-    /// Makes the pending records durable. If that fails, they are left to the end.
+    /// Makes the pending records durable. If that fails, [`Self::record_pending_at_end`] records them.
     async fn record_pending(&mut self) -> Result<(), Interrupted> {
         if !self.pending.is_empty() {
             self.attempt.record(self.pending.clone()).await?;
@@ -239,7 +239,7 @@ impl Interpreter {
 
     /// Runs one round of tool calls. The built-in tools are pure: running one again changes nothing, so a call need not be
     /// durable before it runs, and is recorded together with its outcome. Both are durable before the script does anything
-    /// else. If some of the tools are the caller's, the attempt waits for them, holding the other results.
+    /// else. If some of the tools are the caller's, the attempt waits for their results and keeps the others.
     async fn run_tools(&mut self, index: usize, calls: &[Call]) -> Result<Option<Executed>, Interrupted> {
         let client_tools: HashSet<&str> =
             calls.iter().filter(|call| self.is_client(call)).map(|call| call.name.as_str()).collect();
@@ -314,7 +314,7 @@ impl Interpreter {
         self.attempt.assignment().run.options.tools.iter().any(|tool| tool.name == call.name)
     }
 
-    /// Records the ends of the calls that the caller has executed.
+    /// Builds the records of the calls that the caller has executed.
     fn provided_records(
         &self,
         index: usize,
@@ -358,7 +358,7 @@ impl Interpreter {
         self.with_ids(index, calls).filter_map(block).collect()
     }
 
-    /// The state that comes back with the answer: the script continues after the command at `index`.
+    /// The state that is returned with the answer: the script continues after the command at `index`.
     fn resume_state(&self, index: usize) -> Value {
         json!({"next": index + 1, "ignoresCancel": self.ignores_cancel})
     }

@@ -34,7 +34,7 @@ impl NativeCatalog {
         Self { definitions, models, adapter: None }
     }
 
-    /// Describes the agents of `adapter`: the one that the kernel runs.
+    /// Lets the catalog describe the agents of `adapter`, which must be the adapter that the kernel runs.
     #[must_use]
     pub fn describing(mut self, adapter: NativeAdapter) -> Self {
         self.adapter = Some(adapter);

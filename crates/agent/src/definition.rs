@@ -1,5 +1,5 @@
-//! Agent definitions: model, system prompt, tools and limits of an agent. Each is a file `agents/*.toml` and is read
-//! again when the file has changed.
+//! Agent definitions: model, system prompt, tools and limits of an agent. The files `agents/*.toml` are read again when
+//! they have changed.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -49,7 +49,7 @@ pub struct Definition {
     pub deny: Vec<String>,
     /// The limits of a run.
     pub limits: RunLimits,
-    /// The schema of its answers.
+    /// The schema of the agent's answers.
     pub output: Option<OutputSchema>,
     /// The maximum size of a tool result in a request; a larger one is stored as an artifact.
     pub result_bytes: Option<usize>,

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use mainspring_core::goal::DEFAULT_REMINDERS;
-use mainspring_core::{AttemptId, Failure, Fidelity, RunLimits, RunOption, UsageReports};
+use mainspring_core::{AttemptId, Failure, FailureCode, Fidelity, RunLimits, RunOption, UsageReports};
 use mainspring_kernel::adapter::{
     Adapter, AttemptHandle, Capabilities, Death, Dispatch, End, Executed, HandleError, RestartBehavior,
 };
@@ -185,7 +185,7 @@ impl Exit {
         matches!(self, Self::Return(executed) if matches!(**executed, Executed::Waiting(_)))
     }
 
-    fn failed(code: &str, message: impl Into<String>) -> Self {
+    fn failed(code: impl Into<FailureCode>, message: impl Into<String>) -> Self {
         End::failed(Failure::new(code, message), false).into()
     }
 }

@@ -74,7 +74,7 @@ fn unknown_member(definition: &Definition, valid: &[Arc<Definition>]) -> Option<
     })
 }
 
-/// Writes a network as a TOML definition has it: names of fields with underscores.
+/// Serializes a network in the form of a TOML definition, in which names of fields have underscores.
 pub(crate) fn to_file<S: Serializer>(network: &Option<Network>, serializer: S) -> Result<S::Ok, S::Error> {
     let mut value = serde_json::to_value(network).map_err(serde::ser::Error::custom)?;
     if let Some(fields) = value.as_object_mut()
@@ -152,7 +152,7 @@ impl RouterInput {
 pub enum CodeRoute {
     /// Adds agents to the stack.
     Agents(Vec<Stage>),
-    /// Adds nothing: the stack goes on, and the network ends when it is empty.
+    /// Adds nothing: the network continues with its stack, and ends when the stack is empty.
     Nothing,
     /// Ends the network.
     Done,
@@ -170,8 +170,8 @@ impl CodeRoute {
 /// A router in code, which a definition names as `router.code`.
 #[async_trait]
 pub trait NetworkRouter: Send + Sync + 'static {
-    /// Decides which agents are called next. The router is asked after every call. A recorded decision is not asked for
-    /// again; a decision that a crash prevented from being recorded is.
+    /// Decides which agents are called next. The router is asked after every call. After a crash, it is asked again only
+    /// for a decision that was not recorded.
     async fn route(&self, input: &RouterInput) -> Result<CodeRoute, Failure>;
 }
 
@@ -187,7 +187,7 @@ impl Routers {
         self
     }
 
-    /// Finds a router. The error names those that there are.
+    /// Finds a router. The error names the registered routers.
     pub(crate) fn get(&self, name: &str) -> Result<&Arc<dyn NetworkRouter>, Failure> {
         self.0.get(name).ok_or_else(|| {
             let known: Vec<&str> = self.0.keys().map(String::as_str).collect();

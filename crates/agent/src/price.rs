@@ -96,7 +96,7 @@ const BUILT_IN_PRICES: [(&str, f64, f64, f64, f64); 55] = [
     ("gemini-2.5-flash-lite", 0.1, 0.4, 0.01, 0.1),
 ];
 
-/// All known prices.
+/// The configured prices, which take precedence over the built-in ones.
 #[derive(Debug, Clone, Default)]
 pub struct Prices {
     configured: BTreeMap<String, Price>,
@@ -109,7 +109,7 @@ impl Prices {
     }
 
     /// Returns the price of a model: the configured one with the longest matching prefix of `PROVIDER/MODEL` or of the
-    /// model's name, else the built-in price of exactly this model.
+    /// model's name, else the built-in price of this model or of the model that it is a dated version of.
     pub fn get(&self, provider: &str, model: &str) -> Option<Price> {
         self.configured(provider, model).or_else(|| built_in(model))
     }

@@ -57,7 +57,7 @@ pub struct RequestMessage {
     pub role: Role,
     /// The content.
     pub parts: Vec<Part>,
-    /// Data of the provider that it requires back with the message.
+    /// Data of the provider that must be sent back with the message.
     pub private: Option<Value>,
 }
 
@@ -186,7 +186,7 @@ pub struct Completion {
     pub calls: Vec<ToolUse>,
     /// True if the maximum length ended the response.
     pub cut_off: bool,
-    /// Data of the provider that it requires back with this message until the run ends.
+    /// Data of the provider that must be sent back with this message until the run ends.
     pub private: Option<Value>,
     /// The token counts, without the cost.
     pub usage: Usage,

@@ -31,7 +31,8 @@ pub const MAX_MEMORY_BYTES: usize = 8 << 20;
 /// The maximum number of bytes of the resulting text.
 pub const MAX_OUTPUT_BYTES: usize = 2 << 20;
 
-/// True if a template renders to itself, whatever its context: its text has no tags, and no newline at its end.
+/// True if a template certainly renders to itself in any context: it has no `{` and no newline at its end, and it is not
+/// longer than the output may be.
 pub fn is_plain(template: &str) -> bool {
     !template.contains('{') && !template.ends_with(['\n', '\r']) && template.len() <= MAX_OUTPUT_BYTES
 }

@@ -47,7 +47,7 @@ pub struct Capabilities {
     /// The adapter enforces a run's limits itself, before each model call. For other adapters, the server stops a run
     /// by the usage that it reports.
     pub keeps_limits: bool,
-    /// When the adapter reports usage. Limits of tokens and cost hold only if it does so live.
+    /// When the adapter reports usage. Limits of tokens and cost hold only if usage is reported live.
     pub usage_reports: UsageReports,
     /// The options of a run that the adapter uses. A prompt that sets one of the other options is refused.
     #[serde(default)]
@@ -59,7 +59,7 @@ pub struct Capabilities {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub supervision: Option<Supervision>,
     /// Why no agent of the adapter can start now, as far as that is known without starting one, for instance because
-    /// its program does not exist. Absent if nothing is known against it.
+    /// its program does not exist. Absent if no reason is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unavailable: Option<String>,
 }

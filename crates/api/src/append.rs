@@ -17,7 +17,7 @@ pub struct MessageAppend {
     pub id: String,
     /// The content: a text, or blocks of text and attachments.
     pub content: PromptContent,
-    /// When the message was written; now if not given. A time that lies ahead counts as now.
+    /// When the message was written; now if not given. A time in the future counts as now.
     #[serde(default, rename = "createdAtMs", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(minimum = 0))]
     pub created_at: Option<Time>,
@@ -38,13 +38,13 @@ pub struct ResultsAppend {
     /// The program's own id of the turn: the same id again gives the same messages.
     #[cfg_attr(feature = "schema", schema(min_length = 1, max_length = 512))]
     pub id: String,
-    /// The message that the turn answers: the id that the program gave it, or its `messageId`. The path must still end
-    /// there. Any end if not given.
+    /// The message that the turn answers: the id that the program gave it, or its `messageId`. Refused if the path no
+    /// longer ends with this message. If not given, the end of the path is not checked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub beneath: Option<String>,
     /// The messages, in order. Each tool call is followed by its result.
     pub messages: Vec<ResultMessage>,
-    /// The name of the agent that wrote the messages which name none.
+    /// The name of the agent, for messages that name none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
     /// Tokens and cost of the turn beside those of its messages. Counted with the last message.
@@ -70,7 +70,7 @@ pub struct ResultMessage {
     /// Tokens and cost of the message.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::request::usage")]
     pub usage: Option<Usage>,
-    /// When the message was written; now if not given. A time that lies ahead counts as now.
+    /// When the message was written; now if not given. A time in the future counts as now.
     #[serde(default, rename = "createdAtMs", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(minimum = 0))]
     pub created_at: Option<Time>,

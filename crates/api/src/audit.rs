@@ -84,7 +84,7 @@ pub enum AuditKind {
     Change,
     /// A decision on a request for permission, by a person, a rule or a setting.
     Decision,
-    /// The first use of a credential from a place within 15 minutes.
+    /// The first use of a credential from one network address or local user within 15 minutes.
     SignIn,
     /// A request that was refused.
     Refusal,

@@ -19,7 +19,7 @@ pub struct SessionCard {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<String>,
     /// Tokens and cost of all runs of the session and of the runs that they delegated to. The cost is null if it is
-    /// unknown, also while an agent works that reports it at its end.
+    /// unknown: for instance while a run is active whose agent reports the cost only at its end.
     pub usage: Usage,
 }
 

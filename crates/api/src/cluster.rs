@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub struct Cluster {
     /// The servers, by name; none if the server is not one of a cluster.
     pub servers: Vec<ClusterServer>,
-    /// How often a server took over from one that had not handed over.
+    /// How often a server took over from a server that had not handed over its work.
     pub takeovers: u64,
     /// Milliseconds for which the active server has the database if it does not renew its lease; absent without a
     /// cluster.
@@ -45,8 +45,8 @@ pub struct ClusterServer {
     pub address: String,
     /// The version that it runs.
     pub version: String,
-    /// True for the server that has the lease of the database: it does the work while the others stand by, or leads the
-    /// others that are at work.
+    /// True for the server that has the lease of the database. It does all work while the others stand by, or, if all
+    /// servers execute sessions, coordinates them.
     pub active: bool,
     /// True if the server executes sessions.
     #[serde(default)]
@@ -67,10 +67,10 @@ pub struct ClusterServer {
     /// same on all servers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub differs: Vec<String>,
-    /// The runs whose agent is a process that the server may execute at this moment, if all servers share a limit.
+    /// The number of runs with an agent process that the server may execute now, if all servers share a limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workers: Option<u64>,
-    /// The runs of agents without a process that the server may execute at this moment, if all servers share a limit.
+    /// The number of runs without an agent process that the server may execute now, if all servers share a limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_process_runs: Option<u64>,
     /// Milliseconds since the server was started.

@@ -1,4 +1,4 @@
-//! Delegation: work that a run hands to a session of its own.
+//! Delegation: work that a run hands to a child run in another session.
 
 use mainspring_core::{Delegation, DelegationMode, DelegationResult, Mode, Run, RunOptions};
 use serde::{Deserialize, Serialize};

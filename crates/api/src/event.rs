@@ -41,7 +41,8 @@ pub enum SubscriptionMode {
     /// Keeps the session in memory.
     #[default]
     Controller,
-    /// Does not keep the session in memory: the stream pauses while the session is unloaded, and continues when it is loaded again.
+    /// Does not keep the session in memory: the stream pauses while the session is unloaded, and continues when it is
+    /// loaded again.
     Observer,
 }
 

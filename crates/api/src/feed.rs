@@ -23,7 +23,7 @@ pub enum LiveStatus {
 pub struct LiveSession {
     /// The session's id.
     pub session_id: SessionId,
-    /// The caller's own key.
+    /// The caller's own key of the session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
     /// The title, for people.

@@ -30,7 +30,7 @@ pub struct GoalTypeRecord {
 #[cfg_attr(feature = "schema", derive(utoipa::IntoParams), into_params(parameter_in = Query))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GoalsQuery {
-    /// The `cursor` of the caller's last snapshot. What has not changed since is null.
+    /// The `cursor` of the caller's last snapshot. Parts that have not changed since are null.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", param(maximum = 9_223_372_036_854_775_807_i64))]
     pub after: Option<u64>,

@@ -1,4 +1,4 @@
-//! Ids by their beginnings.
+//! Finding ids by their beginning.
 
 use mainspring_core::IdKind;
 use serde::{Deserialize, Serialize};
@@ -14,7 +14,7 @@ pub struct IdQuery {
     /// The beginning of the id, with or without the letters of its kind: `run_1a` or `1a`.
     #[cfg_attr(feature = "schema", param(pattern = "^([a-z]{3}_)?[0-9A-Fa-f]{1,32}$"))]
     pub prefix: String,
-    /// The session that sees the message, by its id or key. Required for messages, refused for all others.
+    /// A session whose tree has the message, by id or key. Required for messages, refused for all other kinds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", param(pattern = "^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}$"))]
     pub session: Option<String>,

@@ -44,7 +44,7 @@ macro_rules! to_json {
     };
 }
 
-// Requests, and the bodies that a server sends to others.
+// Requests, and the bodies that a server posts to webhooks.
 to_json![
     AgentChange,
     AgentDefinition,

@@ -152,7 +152,7 @@ pub struct InvalidateSession {
     pub session_key: String,
 }
 
-/// Announces the settings of later queries that do not set them.
+/// Announces defaults for the settings of later queries.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Warmup {
     /// The folder.
@@ -405,7 +405,7 @@ impl<'a> Reply<'a> {
             reply: &'a Reply<'a>,
             #[serde(flatten)]
             line_ids: LineIds,
-            /// Always null: a result has the field even if its run had no attempt.
+            /// Adds `attemptId: null` to a result whose run had no attempt.
             #[serde(rename = "attemptId", skip_serializing_if = "Option::is_none")]
             no_attempt: Option<()>,
         }

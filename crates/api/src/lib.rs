@@ -1,9 +1,9 @@
 //! The wire contract: every request and answer of the HTTP API, the JSON lines of a host and of an agent in both
 //! directions, and the inputs and answers of the control tools.
 //!
-//! The server and the client both use these types, so that neither can drift from the other. Types that are also facts of
-//! the system (sessions, runs, messages, events) are defined in `mainspring-core`; this crate adds the envelopes around
-//! them. It holds types and conversions between them: no rules, no I/O.
+//! The server and the client both use these types, so that neither can drift from the other. The types of the domain
+//! (sessions, runs, messages, events) are defined in `mainspring-core`; this crate adds the envelopes around them. It
+//! holds types and conversions between them: no rules, no I/O.
 //!
 //! With the feature `schema`, each type describes itself for the OpenAPI document; its doc comments are the descriptions
 //! there.

@@ -1,8 +1,8 @@
 //! Strict reading of requests: an unknown key is refused, and named with the nearest known one.
 //!
 //! A request may hold values that are also stored and sent as answers, such as the options of a run. Those types accept
-//! keys of newer versions. The forms in this file read the same values from a request and refuse unknown keys. Each is a
-//! serde `remote`: it does not compile unless it has the fields of its type.
+//! keys of newer versions. The forms in this file read the same values from a request and refuse unknown keys. Each form
+//! is a serde `remote`: it does not compile unless it has the fields of its type.
 
 use mainspring_core::{
     AgentDefinition, Answer, Approval, ApprovalAnswer, ApprovalScope, ArtifactId, Block, ClientResult,
@@ -59,7 +59,7 @@ pub fn suggestion(word: &str, known: &[&str]) -> String {
     }
 }
 
-/// Returns the most similar of `known`, if it is similar enough to be meant.
+/// Returns the word of `known` that is most similar to `word`, unless even that word differs too much.
 pub fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
     const MIN_SIMILARITY: f64 = 0.6;
     let plain = |text: &str| text.to_lowercase().replace(['-', '_'], "");
@@ -175,7 +175,7 @@ struct LegacyAliasForm {
     key: String,
 }
 
-// A unit variant would accept unknown keys.
+// `Tip {}` and `Root {}` have braces because a unit variant would accept unknown keys.
 #[derive(Deserialize)]
 #[serde(remote = "Place", tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum PlaceForm {

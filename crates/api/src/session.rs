@@ -93,7 +93,7 @@ pub struct SessionTarget {
     /// With `new` or `load`: refuses unless the session has a model.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub model_required: bool,
-    /// Refused for a new session, ignored for one that is loaded.
+    /// Not supported: refused for a new session, ignored for a loaded one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub messages: Option<Value>,
 }
@@ -135,7 +135,7 @@ pub struct OpenedSession {
     pub session: Session,
     /// Whether the session was created, loaded or already in memory.
     pub opening: Opening,
-    /// The options to send with its prompts, if the session was started by `new` or `load`.
+    /// The options to send with the session's prompts, if the session was started by `new` or `load`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub options: Option<RunOptions>,
 }

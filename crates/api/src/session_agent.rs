@@ -28,14 +28,14 @@ pub struct SessionAgent {
     /// The instructions. Those of an agent definition are a template, which is rendered for each run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system_prompt: Option<SourcedText>,
-    /// The tools that the model may call, those of MCP servers excepted. Of a network only those of the session: its
-    /// members have tools of their own.
+    /// The tools that the model may call, except those of MCP servers. For a network, only the tools of the session:
+    /// the members have tools of their own.
     pub tools: Vec<AgentTool>,
     /// The MCP servers whose tools are added when a run starts: names, in which `*` matches anything.
     pub mcp_servers: Vec<String>,
     /// The limits of a run, by name.
     pub limits: BTreeMap<String, SourcedValue>,
-    /// Why the next run would fail, one line each; empty if nothing is known against it.
+    /// The known reasons why the next run would fail, one line each.
     pub problems: Vec<String>,
 }
 

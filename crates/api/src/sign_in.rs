@@ -98,7 +98,7 @@ pub struct OidcAnswer {
 pub struct OidcToken {
     /// The token, which the browser sends as its bearer token.
     pub token: String,
-    /// When the token is accepted no longer.
+    /// When the token expires.
     #[serde(rename = "expiresAtMs")]
     pub expires_at: Time,
 }

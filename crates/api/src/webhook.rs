@@ -11,7 +11,7 @@ pub struct NewWebhook {
     /// The address that events are posted to: `https`, or `http`.
     #[cfg_attr(feature = "schema", schema(min_length = 1, max_length = 2048))]
     pub url: String,
-    /// The types of the events that are delivered, such as `run.failed`, or first words of types, such as `run`. If not
+    /// The types of the events that are delivered, such as `run.failed`, or the first words of types, such as `run`. If not
     /// given: the types of events that concern a person.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub types: Option<Vec<String>>,
@@ -35,7 +35,7 @@ pub struct MadeWebhook {
 pub struct WebhookTest {
     /// The webhook that is tested.
     pub webhook_id: WebhookId,
-    /// When it was sent.
+    /// When the test was sent.
     pub timestamp_ms: Time,
 }
 

@@ -3,15 +3,15 @@
 //! ```text
 //! ack RUN                         a run is acknowledged
 //! end RUN STATUS                  its end was observed
-//! text SESSION POSITION MESSAGE TEXT    a reader was shown text, as JSON; the position is that after the text
+//! text SESSION POSITION MESSAGE TEXT    a reader received TEXT, a JSON string that ends at POSITION
 //! at SESSION POSITION             the reader has received an event
-//! done SESSION POSITION MESSAGE TEXT    … that completes a message
-//! cut SESSION POSITION            the reader was told that text after the position is lost
-//! refused CODE                    a prompt was refused, and is sent again; or the reader was told that the store failed
+//! done SESSION POSITION MESSAGE TEXT    the reader has received the event that completes a message
+//! cut SESSION POSITION            the reader got a report that text after the position is lost
+//! refused CODE                    a prompt was refused, and is sent again; or the reader got a report that the store failed
 //! ```
 //!
 //! The `kill -9` test runs this program and compares its output with the state afterwards. With STEP_MS, the clock is
-//! set by that many milliseconds in the middle of the work.
+//! moved by this number of milliseconds in the middle of the work.
 
 use std::io::Write;
 use std::time::Duration;

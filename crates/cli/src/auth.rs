@@ -50,7 +50,7 @@ impl Auth {
     }
 }
 
-/// The stored keys of all providers, and their folder.
+/// Lists the providers whose keys can be stored, and the folder of the stored keys.
 fn keys(context: &Context<'_>) -> (Vec<StoredKey>, PathBuf) {
     let config = context.config();
     (stored_keys(&config.models), config.keys_dir())

@@ -8,8 +8,8 @@ use mainspring_agent::models::{DEFAULT_PROFILE, SCRIPTED};
 use mainspring_agent::{definition, native};
 use mainspring_client::{Events, Prompt, PromptContent, RetryOptions, RunListQuery, SessionTarget};
 use mainspring_core::{
-    Failure, KeyPresence, MessageId, Mode, ModelList, ModelProfile, Place, Position, Run, RunId, RunOptions,
-    Session,
+    FailureCode, KeyPresence, MessageId, Mode, ModelList, ModelProfile, Place, Position, Run, RunId,
+    RunOptions, Session,
 };
 use mainspring_kernel::clock::Clock;
 use mainspring_system::ids::Ids;
@@ -122,7 +122,7 @@ struct Conversation<'a, 'h> {
     signals: Signals,
     interactive: bool,
     chat: Chat,
-    /// Generated key for a session that was given none.
+    /// The generated key, used if the person names no session.
     generated_key: String,
     /// The session's id, once the session exists.
     session: Option<String>,
@@ -150,8 +150,8 @@ impl Conversation<'_, '_> {
         self.models = self.connection.request(async |client| client.model_list().await).await?;
         self.choose_model(known.as_ref()).await;
         self.print_welcome(known.as_ref())?;
-        if let Some(left) = self.resume(known.as_ref()).await? {
-            return Ok(left);
+        if let Some(leave) = self.resume(known.as_ref()).await? {
+            return Ok(leave);
         }
         let (mut exit, mut warned) = (Exit::Done, false);
         loop {
@@ -176,7 +176,7 @@ impl Conversation<'_, '_> {
                 Ok(None) => {}
                 Ok(Some(TurnEnd::RunEnded(turn))) => exit = turn,
                 Ok(Some(TurnEnd::Leave(Exit::Done))) => break,
-                Ok(Some(left)) => return Ok(left),
+                Ok(Some(leave)) => return Ok(leave),
                 // A failed command is reported and the conversation continues.
                 Err(error) => {
                     exit = error.exit;
@@ -204,7 +204,7 @@ impl Conversation<'_, '_> {
         }
     }
 
-    /// Chooses the model where nothing names one: a model of an available provider, else the scripted model.
+    /// Chooses the model if nothing names one: a model of an available provider, else the scripted model.
     async fn choose_model(&mut self, known: Option<&Session>) {
         let adapter = self.chat.adapter.as_deref().or(known.map(|session| session.adapter.as_str()));
         let native = adapter.is_none_or(|adapter| adapter == native::NAME);
@@ -416,7 +416,7 @@ impl Conversation<'_, '_> {
         self.connection.request(async |client| client.login_create(&adapter, &method).await).await?;
         self.screen.print_note(&format!("logged in to {adapter} with {method}"))?;
         let run = self.connection.request(async |client| client.run_get(run.id).await).await?;
-        let wants_login = run.state.error().is_some_and(|error| error.code == Failure::AUTHENTICATION);
+        let wants_login = run.state.error().is_some_and(|error| error.code == FailureCode::Authentication);
         if !run.state.status().is_ended() {
             let events = self.connection.events(&run.session.to_string(), self.position);
             return self.follow(&run, events).await.map(Some);
@@ -507,7 +507,7 @@ impl Conversation<'_, '_> {
     }
 }
 
-/// Generates the key of a session that was given none: its start time and a unique suffix.
+/// Generates a session key: the current time and a unique suffix.
 fn generate_key() -> String {
     let now = format_time(Clock::system().now()).replace([' ', ':'], "-");
     let unique: String = Ids::system().secret().chars().filter(char::is_ascii_alphanumeric).take(4).collect();

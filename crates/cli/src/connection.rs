@@ -1,5 +1,5 @@
-//! Connects a command to its sessions: at the configured server, with the process that owns the state directory, or in
-//! this process, which then takes the directory and serves it.
+//! Connects a command to the server of its sessions: the configured server, the process that owns the state directory,
+//! or this process, which then takes the directory and serves it.
 //!
 //! A command sees a client in all three cases. A process that uses the server of the directory's owner is its
 //! *guest*. When the owner exits, a guest takes the directory over and continues.
@@ -59,7 +59,7 @@ struct LocalServer {
     parts: Arc<Mutex<Option<(Node, Server)>>>,
     /// Whether the node is being closed, or is closed, for a `serve`.
     handed_over: Arc<AtomicBool>,
-    /// Hands the directory over when a `serve` waits for it.
+    /// The task that hands the directory over when a `serve` waits for it.
     hand_over: Option<JoinHandle<()>>,
 }
 
@@ -67,7 +67,7 @@ impl LocalServer {
     fn new(node: Node, server: Server, state_dir: &Path, purpose: Purpose) -> Self {
         let parts = Arc::new(Mutex::new(Some((node, server))));
         let handed_over = Arc::new(AtomicBool::new(false));
-        // A command that only reads records ends by itself.
+        // A command that executes no runs ends soon by itself.
         let hand_over = (purpose == Purpose::Execute).then(|| {
             let claimed = hand_over_when_claimed(parts.clone(), handed_over.clone(), state_dir.to_owned());
             Tasks::default().spawn(claimed)
@@ -155,8 +155,8 @@ impl<'a> Connection<'a> {
             let busy = match is_claimed {
                 true => StateDirError::Busy { path: context.config().state_dir.clone(), owner: None },
                 false => match Self::become_owner(context, purpose).await {
-                    Err(OwnError::Busy(busy)) => busy,
-                    Err(OwnError::Other(error)) => return Err(error),
+                    Err(BecomeOwnerError::Busy(busy)) => busy,
+                    Err(BecomeOwnerError::Other(error)) => return Err(error),
                     Ok(connection) => return Ok(connection),
                 },
             };
@@ -188,7 +188,7 @@ impl<'a> Connection<'a> {
         let not_served =
             || CliError::bad_request("no process serves the state directory: start `mainspring serve`");
         let config = context.config();
-        // An agent's server has a token of its own, and may not be able to read the one of the state directory.
+        // The MCP server of an agent has a key of its own, and may not be able to read the state directory's token.
         let client = match &context.key {
             Some(key) => Some(Client::over_state_dir(&config.state_dir, key)?.for_owner(&config.owner)),
             None => owner_client(context)?,
@@ -198,15 +198,17 @@ impl<'a> Connection<'a> {
         Ok(Self { context, purpose: Purpose::Records, client, local: None, omi_offer: None })
     }
 
-    async fn become_owner(context: &'a Context<'a>, purpose: Purpose) -> Result<Self, OwnError> {
+    async fn become_owner(context: &'a Context<'a>, purpose: Purpose) -> Result<Self, BecomeOwnerError> {
         let config = context.config();
         let node = match purpose {
             Purpose::Execute => Node::open(config).await,
             Purpose::Records => Node::builder(config.clone()).records_only().open().await,
         };
         let node = match node {
-            Err(NodeError::StateDir(busy @ StateDirError::Busy { .. })) => return Err(OwnError::Busy(busy)),
-            node => node.map_err(|error| OwnError::Other(error.into()))?,
+            Err(NodeError::StateDir(busy @ StateDirError::Busy { .. })) => {
+                return Err(BecomeOwnerError::Busy(busy));
+            }
+            node => node.map_err(|error| BecomeOwnerError::Other(error.into()))?,
         };
         let omi_offer = node.omi_offer().await;
         // The first prompt makes this import impossible.
@@ -226,7 +228,7 @@ impl<'a> Connection<'a> {
             }
             Err(error) => {
                 node.close().await;
-                Err(OwnError::Other(error))
+                Err(BecomeOwnerError::Other(error))
             }
         }
     }
@@ -329,7 +331,7 @@ impl Connection<'_> {
 }
 
 /// Reason why this process could not take the state directory.
-enum OwnError {
+enum BecomeOwnerError {
     Busy(StateDirError),
     Other(CliError),
 }

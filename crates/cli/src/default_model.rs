@@ -1,4 +1,5 @@
-//! The model of a prompt or a chat where nothing names one: of a provider whose key is set, or of a running Ollama.
+//! The default model of a prompt or chat that names none: a model of a provider whose key is set, or of a running
+//! Ollama.
 
 use mainspring_agent::definition;
 use mainspring_agent::models::{DEFAULT_MODELS, DEFAULT_PROFILE, OLLAMA, ollama_model, stored_keys};
@@ -32,7 +33,7 @@ pub(super) fn lacks_model(session: &Session, models: &ModelList) -> bool {
         && !has_default_profile(models)
 }
 
-/// True if the configuration names a model for everything.
+/// True if the configuration has the default model profile.
 pub(super) fn has_default_profile(models: &ModelList) -> bool {
     models.profiles.iter().any(|profile| profile.profile == DEFAULT_PROFILE)
 }
@@ -60,7 +61,7 @@ pub(super) fn no_model(connection: &Connection<'_>, context: &Context<'_>) -> Cl
     CliError { exit: Exit::BadRequest, code: "no_model".into(), message, retryable: false }
 }
 
-/// Explains why a key of this process is not used: the process that serves does not have it.
+/// Explains that a key of this process is not used because the process that serves does not have it.
 pub(super) fn unused_key(connection: &Connection<'_>, context: &Context<'_>) -> Option<String> {
     if !connection.is_guest() {
         return None;

@@ -1,5 +1,5 @@
 //! `mainspring demo`: shows the main features on a fresh state directory. Agents run on the native loop, which calls a
-//! scripted model over HTTP in this process: no API key is needed, and nothing is faked.
+//! scripted model over HTTP in this process: no API key is needed, and everything but the model is real.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! `mainspring doctor`: reads everything and changes nothing.
+//! `mainspring doctor`: checks an installation and changes nothing.
 
 use clap::Args;
 use mainspring_adapters::sandbox::landlock_abi;

@@ -1,7 +1,8 @@
 //! Drawings of a session's tree: as text here, as an SVG image in `svg`.
 //!
-//! Both walk the tree in the same order: of a message's children, the one that its cursor leads to comes last, straight
-//! below; the others come first, to the right. So the active path and every abandoned path run straight down.
+//! Both use the same layout: the child that a message's cursor leads to stands straight below the message, after all
+//! other children, which stand to the right. So the active path runs straight down, and so does every branch below its
+//! first message.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -20,7 +21,7 @@ pub(crate) use svg::to_svg;
 /// A message in the drawing.
 struct Row<'a> {
     node: &'a TreeNode,
-    /// Column: the number of branches between this message and the first line.
+    /// Column: the number of steps to the right on the way from the root.
     lane: usize,
     /// Index of the parent's row.
     parent: Option<usize>,
@@ -74,8 +75,8 @@ pub(crate) struct Line {
 
 /// Draws the tree as text, one line per message, with at most `max_chars` characters of its content.
 ///
-/// `●` is on the active path, `○` is not, `✗` was rolled back. An abandoned branch stands to the right of its branching
-/// point; the message that a cursor leads to stands straight below.
+/// `●` is on the active path, `○` is not, `✗` was rolled back. The message that a cursor leads to stands straight below
+/// its parent; other branches stand to the right of their branching point.
 pub(crate) fn text_lines(nodes: &[TreeNode], max_chars: usize) -> Vec<Line> {
     let rows = layout(nodes);
     // The lanes that pass a row on their way from a parent above it to a child below it.

@@ -26,7 +26,7 @@ pub(super) enum Exit {
     Cancelled = 130,
 }
 
-/// Error of a command: a stable code, and a message that names the thing and the remedy.
+/// Error of a command: a stable code, and a message that names the object and the remedy.
 #[derive(Debug)]
 pub(super) struct CliError {
     pub(super) exit: Exit,

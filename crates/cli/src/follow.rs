@@ -39,7 +39,7 @@ pub(super) async fn follow_run(
     let snapshot = async |connection: &mut Connection<'_>| {
         connection.request(async |client| client.session_snapshot(&name).await).await
     };
-    if printer.is_blocked(&snapshot(connection).await?)? {
+    if printer.print_if_blocked(&snapshot(connection).await?)? {
         return Ok(Exit::Waiting);
     }
     let mut events = connection.events(&name, from);
@@ -68,7 +68,7 @@ pub(super) async fn follow_run(
         if !printer.print_item(&item)? {
             continue;
         }
-        if printer.is_blocked(&snapshot(connection).await?)? {
+        if printer.print_if_blocked(&snapshot(connection).await?)? {
             return Ok(Exit::Waiting);
         }
         let state = connection.request(async |client| client.run_get(run).await).await?.state;
@@ -174,8 +174,8 @@ impl RunPrinter<'_, '_> {
         }
     }
 
-    /// True when this run is queued behind a run that waits for a person.
-    fn is_blocked(&self, now: &Snapshot) -> Result<bool, CliError> {
+    /// If this run is queued behind a run that waits for a person, prints the question of that run and returns true.
+    fn print_if_blocked(&self, now: &Snapshot) -> Result<bool, CliError> {
         let Some(ahead) = now.active_run.as_ref().filter(|active| active.id != self.run) else {
             return Ok(false);
         };
@@ -264,8 +264,8 @@ impl RunPrinter<'_, '_> {
         Ok(())
     }
 
-    /// Shows the part of a complete message that was not shown while it streamed. Output of failed attempts is in the
-    /// log only.
+    /// Shows the part of a completed message that was not shown while it streamed. The rest of a failed or cancelled
+    /// message is not shown.
     fn print_message(&mut self, message: &Message) -> Result<(), CliError> {
         let printed = self.streamed.remove(&message.id).unwrap_or_default();
         if message.role == Role::Assistant && message.status == MessageStatus::Completed {

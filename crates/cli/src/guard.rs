@@ -1,5 +1,5 @@
-//! `mainspring guard`: supervises an agent's process tree, or confines the agent. Started by mainspring itself, not by
-//! people.
+//! `mainspring guard`: supervises an agent's process tree, or confines the agent. Mainspring starts this command
+//! itself.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -43,8 +43,8 @@ impl Guard {
     }
 }
 
-/// Executes the forms of the command that mainspring itself uses, once or twice for every agent. Building the whole
-/// command line first would take longer than everything else. Returns `None` for every other command line.
+/// Executes `guard` if its arguments have the form that mainspring itself uses, else returns `None`. Mainspring starts
+/// one or two guards per agent, and building the parser of all commands would take most of their time.
 pub(super) fn execute_at_once(arguments: &[OsString]) -> Option<ExitCode> {
     let (name, arguments) = arguments.split_first()?;
     if name != "guard" {

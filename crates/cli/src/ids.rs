@@ -1,4 +1,4 @@
-//! Ids may be shortened to a unique prefix, and unknown names get a suggestion.
+//! Resolves ids that are shortened to a unique prefix, and suggests names that are similar to an unknown name.
 //!
 //! Only the command line takes prefixes: it resolves a prefix to the complete id and sends that id. Programs
 //! send complete ids, because a prefix that is unique today may match a second id tomorrow.
@@ -111,7 +111,7 @@ pub(super) async fn suggest_agent(connection: &mut Connection<'_>, name: &str, e
     };
     let id = name.split('@').next().unwrap_or(name);
     let ids: Vec<&str> = page.items.iter().map(|agent| agent.definition.id.as_str()).collect();
-    // The agent exists: suggest another version of it.
+    // Suggest the latest version: if only the version is unknown, the most similar id is the id itself.
     let near = nearest(id, &ids).map(|near| {
         let versions = page.items.iter().filter(|agent| agent.definition.id == near);
         let latest = versions.max_by_key(|agent| agent.definition.version);
@@ -120,7 +120,7 @@ pub(super) async fn suggest_agent(connection: &mut Connection<'_>, name: &str, e
     suggest(error, near.as_deref(), "agent")
 }
 
-/// Names the most similar thing in an error, or the command that lists all of them.
+/// Adds the most similar name to an error, or the command that lists all names.
 fn suggest(error: CliError, near: Option<&str>, noun: &str) -> CliError {
     let remedy = match near {
         Some(near) => format!("did you mean {near}?"),

@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_are_parsed_and_others_refused() {
+    fn valid_limits_are_parsed_and_invalid_ones_refused() {
         let parsed = |texts: &[&str]| {
             let limits = texts.iter().map(|text| parse_limit(text)).collect::<Result<_, _>>();
             limits.map(|limits| LimitArgs { limits, best_effort: false }.limits())

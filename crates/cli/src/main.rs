@@ -344,8 +344,8 @@ fn config_sources(global: &Global) -> Result<Sources, CliError> {
 
 fn init_logging(config: &Config) {
     let mut filter = tracing_subscriber::EnvFilter::new(&config.log);
-    // Requests to model providers, messages to agents, calls of tools and their answers contain keys and private text: never
-    // log them, whatever the filter says. rmcp also reports every client that disconnects as an error.
+    // Requests to model providers, messages to agents, calls of tools and their answers contain keys and private text:
+    // never log them, even if the filter asks for them. rmcp also reports every client that disconnects as an error.
     for quiet in [
         "genai=off",
         "rmcp=off",
@@ -538,7 +538,7 @@ impl Context<'_> {
 mod tests {
     use super::*;
 
-    /// clap would take the value of one argument for the value of the other.
+    /// clap would give both arguments the same value.
     #[test]
     fn no_argument_of_a_command_has_the_name_of_a_global_one() {
         let cli = Cli::command();

@@ -90,7 +90,7 @@ fn start_server(context: &Context<'_>) -> Result<Child, CliError> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg("serve");
     let configured = context.config().listen.parse::<SocketAddr>();
-    // Another server may use the configured address. Any other port will do: this command tells the browser the port.
+    // Another server may use the configured address. Any other port works: this command passes the port to the browser.
     if configured.is_ok_and(|address| TcpListener::bind(address).is_err()) {
         command.args(["--listen", "127.0.0.1:0"]);
     }

@@ -36,7 +36,7 @@ pub(super) fn offer_text(state_dir: &Path, offer: OmiOffer, in_use: bool) -> Str
     }
 }
 
-/// The first folder beside `dir` that does not exist: `DIR-imported`, `DIR-imported-2` and so on.
+/// Returns the first folder beside `dir` that does not exist: `DIR-imported`, `DIR-imported-2` and so on.
 fn free_sibling(dir: &Path) -> PathBuf {
     let with_suffix = |suffix: String| {
         let mut name = dir.as_os_str().to_owned();

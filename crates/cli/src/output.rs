@@ -135,7 +135,7 @@ impl Output {
         }
     }
 
-    /// Asks the person at the terminal to confirm; an error if they do not. Without a terminal nobody is asked.
+    /// Asks the person at the terminal to confirm, and fails if they do not. Does not ask without a terminal.
     pub(super) fn confirm(&self, question: &str) -> Result<(), CliError> {
         if !self.is_interactive() {
             return Ok(());
@@ -189,7 +189,8 @@ fn print_json_line(json: &str) -> io::Result<()> {
 
 /// Returns a value of the wire contract as a JSON value.
 pub(super) fn json_value(value: &impl ToJson) -> Value {
-    value.to_json().and_then(|json| serde_json::from_str(&json)).unwrap_or_default()
+    let json = value.to_json().expect("the keys of every map in the wire contract are strings");
+    serde_json::from_str(&json).expect("the text was written as JSON")
 }
 
 /// Ignores a broken pipe: a reader such as `head` may close its end early.
@@ -278,7 +279,7 @@ pub(super) fn format_table_time(time: Time) -> String {
     at.strftime(pattern).to_string()
 }
 
-/// Formats the time of day.
+/// Formats a time without its year, in the local time zone.
 pub(super) fn format_clock(time: Time) -> String {
     match jiff::Timestamp::from_millisecond(time.0) {
         Ok(timestamp) => {
@@ -288,7 +289,7 @@ pub(super) fn format_clock(time: Time) -> String {
     }
 }
 
-/// Describes tokens and cost, and whether they are only a part.
+/// Describes tokens and cost, with "at least" if they are lower bounds.
 pub(super) fn format_usage(usage: &Usage) -> String {
     let at_least = if usage.at_least { "at least " } else { "" };
     format!("{at_least}{} in, {} out, {}", usage.input_tokens, usage.output_tokens, usage.cost)

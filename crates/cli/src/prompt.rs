@@ -190,7 +190,7 @@ impl Prompt {
     }
 }
 
-/// Completes the prompt with the session and the messages that the caller names, which may be shortened.
+/// Resolves the session and the message that the caller names, whose ids may be shortened, and sets them in the prompt.
 async fn find_names(
     connection: &mut Connection<'_>,
     prompt: &mut mainspring_client::Prompt,
@@ -222,17 +222,17 @@ async fn find_names(
     Ok(())
 }
 
-/// Chooses the native agent and a model of an available provider, where neither the caller, the session nor the
-/// configuration names an agent. A repeated request makes the same choice.
+/// Chooses the native agent and a model of an available provider if neither the caller, the session nor the
+/// configuration names an agent. A repeated request makes the same choice while the same providers are available.
 async fn choose_agent(
     context: &Context<'_>,
     connection: &mut Connection<'_>,
     prompt: &mut mainspring_client::Prompt,
 ) -> Result<(), CliError> {
     let given = prompt.adapter.as_deref();
-    // A server elsewhere has its own default.
-    let is_other = given.is_some_and(|adapter| adapter != native::NAME);
-    if (is_other && prompt.session.agent_definition.is_none()) || context.config().url.is_some() {
+    let names_other_adapter = given.is_some_and(|adapter| adapter != native::NAME);
+    // A server at another address has its own default.
+    if (names_other_adapter && prompt.session.agent_definition.is_none()) || context.config().url.is_some() {
         return Ok(());
     }
     let target = &prompt.session;

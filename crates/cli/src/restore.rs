@@ -27,7 +27,7 @@ pub(super) struct Restore {
 #[serde(rename_all = "camelCase")]
 struct RestoreOutput {
     state_dir: String,
-    /// The PostgreSQL, without its password.
+    /// The URL of the PostgreSQL database, without its password.
     #[serde(skip_serializing_if = "Option::is_none")]
     store: Option<String>,
     bytes: u64,

@@ -57,14 +57,14 @@ pub(super) enum Run {
         /// Run id, or its beginning
         run: String,
     },
-    /// Show one model call of a run: what it was given and what came of it, as JSON
+    /// Show one model call of a run, with its input and its results, as JSON
     Step {
         /// Run id, or its beginning
         run: String,
         /// Number of the model call, from 1
         number: u32,
     },
-    /// Draw the way that a run took through its network of agents
+    /// Draw the route of a run through its network of agents
     Route(route::RouteArgs),
     /// List the processes that a run left running, or end them
     Processes(processes::ProcessesArgs),

@@ -80,8 +80,8 @@ pub(crate) fn safe(text: &str) -> Cow<'_, str> {
     safe.into()
 }
 
-/// Splits the text after an `ESC` into a style of the program, without its mark, and the rest. None if the `ESC` is of
-/// another text.
+/// Splits the text after an `ESC` into a style of the program, without its mark, and the rest. None if the `ESC`
+/// belongs to foreign text.
 fn own_style(text: &str) -> Option<(&str, &str)> {
     let marked = text.strip_prefix(MARK.as_str())?;
     Some(marked.split_at(marked.find('m')? + 1))

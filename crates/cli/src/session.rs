@@ -342,7 +342,7 @@ impl Session {
         connection.close().await.and(outcome).map(|()| Exit::Done)
     }
 
-    /// The session that the command names, which must exist.
+    /// Returns the session argument of a command that needs an existing session.
     fn session_mut(&mut self) -> Option<&mut String> {
         match self {
             Self::List { .. }

@@ -22,7 +22,7 @@ pub(super) enum State {
         /// Key
         key: String,
         #[command(flatten)]
-        of: Of,
+        of: StateSelector,
         /// Value as of this message of the session (id or its beginning)
         #[arg(long, value_name = "MESSAGE", requires = "session")]
         at: Option<String>,
@@ -34,7 +34,7 @@ pub(super) enum State {
         /// Value: JSON; a text that is no JSON is stored as text
         value: String,
         #[command(flatten)]
-        of: Of,
+        of: StateSelector,
         #[command(flatten)]
         expected: Expected,
     },
@@ -43,14 +43,14 @@ pub(super) enum State {
         /// Key
         key: String,
         #[command(flatten)]
-        of: Of,
+        of: StateSelector,
         #[command(flatten)]
         expected: Expected,
     },
     /// List keys and values, by key
     List {
         #[command(flatten)]
-        of: Of,
+        of: StateSelector,
         /// Values as of this message of the session (id or its beginning)
         #[arg(long, value_name = "MESSAGE", requires = "session")]
         at: Option<String>,
@@ -66,16 +66,16 @@ pub(super) enum State {
         /// Key
         key: String,
         #[command(flatten)]
-        of: Of,
+        of: StateSelector,
         /// Maximum number of changes to list
         #[arg(long, value_name = "N", default_value_t = 50)]
         limit: usize,
     },
 }
 
-/// Selects a state; the owner's if nothing is given.
+/// Selects a state: that of a session or run, or of the owner if neither is given.
 #[derive(Args)]
-pub(super) struct Of {
+pub(super) struct StateSelector {
     /// State of this session (key, or id or its beginning)
     #[arg(long, short, value_name = "KEY|ID")]
     session: Option<String>,
@@ -110,7 +110,7 @@ impl Expected {
     }
 }
 
-/// A state whose names are resolved.
+/// A selected state, with a session key or complete id.
 enum Place {
     Session(String),
     Run(RunId),
@@ -173,7 +173,7 @@ impl State {
     }
 }
 
-impl Of {
+impl StateSelector {
     async fn resolve(&self, connection: &mut Connection<'_>) -> Result<Place, CliError> {
         Ok(match (&self.session, &self.run) {
             (Some(session), _) => Place::Session(find_session(connection, session).await?),

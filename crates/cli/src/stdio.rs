@@ -56,7 +56,7 @@ fn print_line(reply: &Reply<'_>) -> std::io::Result<()> {
     std::io::stdout().write_all(&reply.encode(&LineIds::default()))
 }
 
-/// Reports on the protocol why the process ends: a host reads only standard output.
+/// Sends the reason why the process ends as a line of the protocol: a host reads only standard output.
 pub(super) fn print_end(error: &CliError) {
     let _ = print_line(&Reply::error(&error.code, &error.message));
 }
@@ -83,7 +83,7 @@ impl Stdio {
             }
         };
         let served = serve_host(context, &mut connection, &mut keeper, &host, &clock).await;
-        // Runs of others in this process get what is left of the time to drain.
+        // Runs of other clients in this process get the rest of the drain time.
         let drain_ms = context.config().drain_ms;
         let spent = served.as_ref().map_or(0, |left_at| clock.now().since(*left_at));
         host.close();
@@ -93,10 +93,10 @@ impl Stdio {
         }
         connection.close_within(drain_ms.saturating_sub(spent)).await;
         if is_owner {
-            // The runs that this process executed have ended with it. Their queries end with the result that is recorded.
+            // The runs that this process executed have ended. Their queries end with the recorded results.
             timeout(&clock, FINAL_LINES_TIMEOUT_MS, host.followed()).await;
         }
-        // Open queries end with `shutting_down`: their runs go on. A host may no longer read that.
+        // Open queries end with `shutting_down`, and their runs go on. The host may no longer read these lines.
         timeout(&clock, FINAL_LINES_TIMEOUT_MS, host.finish()).await;
         served.map(|_| ())
     }
@@ -123,7 +123,7 @@ impl Stdio {
     }
 }
 
-/// Connects. If the process that serves the sessions does not answer, reports that on the protocol and goes on waiting.
+/// Connects. If the process that serves the sessions does not answer, sends a `status` line and continues to wait.
 async fn connect<'a>(context: &'a Context<'a>, clock: &Clock) -> Result<Connection<'a>, CliError> {
     let opening = Box::pin(Connection::open_patiently(context, Purpose::Execute));
     tokio::pin!(opening);
@@ -143,8 +143,8 @@ pub(super) fn resolve_aliases(config: &Config, overrides: &[(String, String)]) -
     config.adapter_aliases().into_iter().chain(overrides.iter().cloned()).collect()
 }
 
-/// Serves the host until it leaves. Then cancels its open queries after a signal, or waits for them if only the input
-/// was closed. Returns when the host left.
+/// Serves the host until it disconnects. Then cancels its open queries after a signal, or waits for them if only the
+/// input was closed. Returns the time at which the host disconnected.
 async fn serve_host(
     context: &Context<'_>,
     connection: &mut Connection<'_>,
@@ -181,7 +181,7 @@ async fn serve_host(
     Ok(left_at)
 }
 
-/// Awaits `future`; meanwhile reconnects whenever the connection to the owner of the sessions is lost.
+/// Awaits `future`; meanwhile reconnects whenever the connection to the process that serves the sessions is lost.
 pub(super) async fn with_reconnect<T>(
     connection: &mut Connection<'_>,
     keeper: &mut Keeper,
@@ -189,7 +189,7 @@ pub(super) async fn with_reconnect<T>(
     future: impl Future<Output = T>,
 ) -> Result<T, CliError> {
     let next = async || {
-        // The server of this process goes on unless it was handed over: only a connection to it broke.
+        // While this process owns the state directory, its own server still runs: only a connection to it broke.
         if !connection.is_owner() {
             connection.reconnect().await?;
         }

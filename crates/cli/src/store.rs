@@ -61,7 +61,7 @@ enum Attempt {
     BeginsAgain { reason: String },
 }
 
-/// A step of a copy that is shown.
+/// A step of a copy, for the display.
 enum Progress {
     Attempt(Attempt),
     Work(String),

@@ -1,4 +1,4 @@
-//! Hand-over of a state directory: `serve` asks for it, and another command that owns it gives it up.
+//! Hand-over of a state directory: `serve` claims the directory, and another command that owns it releases it.
 //!
 //! A `serve` holds a lock on `mainspring.takeover` as long as it waits for the directory or owns it. So a command that
 //! owns the directory knows that a `serve` waits, and a second `serve` knows that there is one.
@@ -14,7 +14,7 @@ const TAKEOVER_FILE: &str = "mainspring.takeover";
 pub(super) struct Claim(#[expect(dead_code, reason = "holds the lock")] File);
 
 impl Claim {
-    /// Claims the directory; none if another `serve` has.
+    /// Claims the directory; `None` if another `serve` has claimed it.
     pub(super) fn take(state_dir: &Path) -> io::Result<Option<Self>> {
         let path = state_dir.join(TAKEOVER_FILE);
         let file =

@@ -43,7 +43,7 @@ impl Usage {
         let query = UsageQuery {
             by: Some(by.join(",")),
             from: Some(start(now, utc_offset_minutes, self.days)),
-            // A run of this millisecond counts, too.
+            // Includes runs of the current millisecond.
             to: Some(now.plus(1)),
             utc_offset_minutes: Some(utc_offset_minutes),
         };
@@ -91,14 +91,14 @@ impl By {
     }
 }
 
-/// The beginning of the first of `days` days, of which the last one is today.
+/// Returns the start of a span of `days` local days that ends with today.
 fn start(now: Time, utc_offset_minutes: i64, days: u16) -> Time {
     let local = now.0.saturating_add(utc_offset_minutes * 60_000);
     let midnight = local - local.rem_euclid(DAY_MS) - utc_offset_minutes * 60_000;
     Time(midnight - (i64::from(days) - 1) * DAY_MS)
 }
 
-/// Runs, tokens, the known cost, and the runs of unknown cost.
+/// Formats the columns of a row: runs, tokens, the known cost, and the number of runs of unknown cost.
 fn numbers(usage: &UsageSum) -> [String; 4] {
     let tokens = [usage.input_tokens, usage.output_tokens, usage.cache_read_tokens, usage.cache_write_tokens];
     let tokens: u64 = tokens.into_iter().fold(0, u64::saturating_add);

@@ -124,7 +124,7 @@ fn all_pages(page: impl Fn(Option<&str>) -> Result<Contents, StoreError>) -> Res
     }
 }
 
-/// Compares the contents of artifacts with their hashes. Returns hash and problem of each damaged one.
+/// Compares the contents of artifacts with their hashes. Returns the hash and the problem of each damaged one.
 pub(super) async fn contents_verify(
     config: &Config,
     contents: Contents,

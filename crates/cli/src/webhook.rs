@@ -9,7 +9,7 @@ use super::connection::{Connection, Purpose};
 use super::error::{CliError, Exit};
 use super::output::{excerpt, format_table_time};
 
-/// Dead letters that are read at once.
+/// Number of dead letters per page.
 const PAGE: usize = 100;
 
 /// Add, list, test and remove webhooks: addresses that receive your events

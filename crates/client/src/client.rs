@@ -1,6 +1,6 @@
 //! The client: a connection to a server, and one method per operation of the API, named as the operation.
 //!
-//! Each method is in the file of its noun.
+//! The methods are in one file per noun.
 
 use std::io;
 use std::path::Path;
@@ -70,8 +70,8 @@ impl Client {
         Self::new(reqwest::Client::builder(), server_url(url)?, url.into(), secret)
     }
 
-    /// Connects to an address such as `https://agents.example.com`, whose certificate must come from one of those in the
-    /// PEM file `ca`, instead of one that the system trusts.
+    /// Connects to an address such as `https://agents.example.com`. The server's certificate must be issued by one of the
+    /// authorities in the PEM file `ca`; those that the system trusts are not used.
     pub fn over_tls(url: &str, secret: &str, ca: &Path) -> Result<Self, Error> {
         let failed = |why: String| Error::Invalid(format!("{} {why}", ca.display()));
         let pem = read_small(ca).map_err(|error| failed(format!("cannot be read: {error}")))?;
@@ -100,7 +100,7 @@ impl Client {
         Self::over_state_dir(state_dir, secret.trim())
     }
 
-    /// Connects to the server of a state directory, on its socket, with another secret than its token.
+    /// Connects to the server of a state directory, on its socket, with a secret other than its token.
     pub fn over_state_dir(state_dir: &Path, secret: &str) -> Result<Self, Error> {
         let socket = Socket::in_state_dir(state_dir);
         let client = Self::over_socket(socket.address(), secret)?;
@@ -139,7 +139,7 @@ impl Client {
         Self { owner: Some(owner.into()), ..self }
     }
 
-    /// Acts as the host of this name: the agents of its runs call its tools.
+    /// Acts as the host of this name: agents of runs that the client creates call the tools of the host.
     pub fn for_host(self, host: &str) -> Self {
         Self { host: Some(host.into()), ..self }
     }
@@ -273,7 +273,7 @@ fn thread_problem(status: StatusCode, text: &str) -> Option<Problem> {
     })
 }
 
-/// Refuses an owner with outer spaces: a header drops them, so two owners would become one.
+/// Refuses an owner with leading or trailing spaces: a header drops them, so two owners would become one.
 fn check_owner(owner: &str) -> Result<(), Error> {
     check_text("an owner", owner).map_err(|bad| Error::Invalid(bad.to_string()))?;
     match owner.starts_with(' ') || owner.ends_with(' ') {

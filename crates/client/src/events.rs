@@ -37,7 +37,8 @@ pub enum Item {
     Live(LiveEvent),
     /// A thought: display-only, never replayed.
     Thought(Thought),
-    /// The events in between were pruned. The stream continues after this snapshot of the session.
+    /// Events after the resume point were pruned, or the point is of another history. The stream continues after this
+    /// snapshot of the session.
     Reset(Box<Snapshot>),
     /// An item of a newer server that this client does not know.
     Unknown {

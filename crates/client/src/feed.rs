@@ -6,7 +6,8 @@ use crate::json::FromJson;
 use crate::stream::Frames;
 use crate::{Client, Error};
 
-/// The activity of all of the caller's sessions that are in memory or wait for a person. After a reconnect the feed starts with a new snapshot.
+/// The activity of all of the caller's sessions that are in memory or wait for a person. After a reconnect the feed
+/// starts with a new snapshot.
 pub struct Feed(Frames);
 
 impl Feed {

@@ -39,7 +39,7 @@ impl OwnerEvents {
         Ok(Self { client, connection, history, position })
     }
 
-    /// Returns the history that the position is of, to be stored with it.
+    /// Returns the history that the position belongs to. Store it together with the position.
     pub fn history(&self) -> Option<&str> {
         self.history.as_deref()
     }
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_of_the_store_is_read_as_it_is_sent() {
+    fn a_sent_store_notice_is_parsed_back() {
         let position = Position { cursor: Cursor(7), pos: 0 };
         let body = Body::StoreFailed { code: "store_full".into(), message: "no space".into() };
         let notice = StoreNotice { position, body };

@@ -25,17 +25,17 @@ enum Of<'a> {
 }
 
 impl<'a> State<'a> {
-    /// The state of a session, named by its id or key, at the end of its path.
+    /// Selects the state of a session at the end of its path. `session` is its id or key.
     pub fn of_session(client: &'a Client, session: &'a str) -> Self {
         Self { client, of: Of::Session(session) }
     }
 
-    /// The state of a run.
+    /// Selects the state of a run.
     pub fn of_run(client: &'a Client, run: RunId) -> Self {
         Self { client, of: Of::Run(run) }
     }
 
-    /// The state of the caller's owner, across sessions.
+    /// Selects the state of the caller's owner, which all its sessions share.
     pub fn of_owner(client: &'a Client) -> Self {
         Self { client, of: Of::Owner }
     }
@@ -73,7 +73,7 @@ impl<'a> State<'a> {
         Ok(self.entry(key).await?.is_some())
     }
 
-    /// Removes a key. It is no error if there is none.
+    /// Removes a key. An absent key is not an error.
     pub async fn delete(&self, key: &str) -> Result<(), Error> {
         self.delete_if(key, Expect::Any).await
     }

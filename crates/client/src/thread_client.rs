@@ -51,7 +51,7 @@ impl Threads<'_> {
         self.call(Method::GET, &["threads"], &query, NO_BODY).await
     }
 
-    /// Searches threads by their words.
+    /// Searches threads by the words of their title and messages.
     pub async fn search(
         &self,
         search: &SearchThreadsRequest,
@@ -109,7 +109,7 @@ impl Threads<'_> {
         self.call(Method::POST, &["threads", thread, "fork"], &(), Some(fork)).await
     }
 
-    /// Changes who may read a thread.
+    /// Sets the readers of a thread.
     pub async fn set_visibility(&self, thread: &str, visibility: ThreadVisibility) -> Result<(), Error> {
         let change = UpdateThreadVisibilityRequest { visibility };
         self.call::<AgentThreadRecord>(Method::POST, &["threads", thread, "visibility"], &(), Some(&change))
@@ -139,7 +139,7 @@ impl Threads<'_> {
         self.call(Method::GET, &["model-profiles"], &(), NO_BODY).await
     }
 
-    /// Creates an agent to launch.
+    /// Creates an agent from which threads can be started.
     pub async fn agent_create(&self, new: &CreateAgentRequest) -> Result<AgentRecord, Error> {
         self.call(Method::POST, &["agents"], &(), Some(new)).await
     }

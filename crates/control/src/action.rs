@@ -1,5 +1,4 @@
-//! The actions of control tools, in the form that the policy's rules match: operation and resource of the capability
-//! `control`.
+//! The actions of control tools, as policy rules match them: an operation and a resource of the capability `control`.
 
 use mainspring_core::{DelegationMode, RunId, SessionId};
 use serde_json::Value;
@@ -45,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_that_continues_a_session_sends_to_it() {
+    fn delegation_to_an_existing_session_counts_as_sending_a_message() {
         let (run, session) =
             (RunId::from_bytes([1; 16]).to_string(), SessionId::from_bytes([2; 16]).to_string());
         for (name, input, expected) in [

@@ -1,4 +1,4 @@
-//! Bounds of the answers that list things, so that an answer fits into the context of a model.
+//! Bounds of the answers that contain lists, so that an answer fits into the context of a model.
 //!
 //! A list ends when the answer is full, and the answer names the cursor of the next page. Long texts, large objects and
 //! the lists within an item are cut; the answer lists them in `truncated`.
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn inner_lists_keep_the_end_that_matters() {
+    fn cut_lists_keep_the_last_attempts_and_the_first_bindings() {
         let attempts: Vec<Value> = (0..99).map(|no| json!({"no": no, "text": "x".repeat(90)})).collect();
         let mut value = json!({"attempts": attempts, "adapterBindings": attempts});
         let mut cut = RUN.cut(&mut value);
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pages_of_a_text_are_the_whole_text() {
+    fn the_pages_of_a_text_add_up_to_the_whole_text() {
         let (prompt, whole) = ("short".to_owned(), "aä\u{1b}\n\"".repeat(9_000));
         let (mut read, mut offset) = (String::new(), Some(0));
         while let Some(at) = offset {

@@ -5,13 +5,13 @@ use std::iter;
 
 use mainspring_core::Damage;
 
-/// The damaged rows of a page. Each is reported together with the listed row that follows it: the next answer begins
-/// after the last listed row of this one, so that no damaged row is reported twice.
+/// The damaged rows of a page. Each is reported together with the listed row that follows it. The next answer begins
+/// after the last row that this answer lists, so no damaged row is reported twice.
 #[derive(Default)]
 pub(crate) struct DamagedRows(VecDeque<Damage>);
 
 impl DamagedRows {
-    /// Continues with the next page. Damaged rows that no listed row has followed yet come before its rows.
+    /// Continues with the next page. Damaged rows that were not taken yet now come before the rows of that page.
     pub(crate) fn next_page(&mut self, damaged: Vec<Damage>) {
         self.0.iter_mut().for_each(|damage| damage.index = 0);
         self.0.extend(damaged);

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::{ControlTools, Input, invalid, run_id, session_id};
 
-/// The default budget of a child whose caller has unknown limits, in US dollars.
+/// The default budget of a child in US dollars, for callers whose own limits are not known.
 pub const DEFAULT_BUDGET_USD: f64 = 5.0;
 /// The maximum budget of a child, in US dollars.
 const MAX_BUDGET_USD: f64 = 10.0;

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_reads_what_other_clients_read() {
+    fn models_get_the_same_descriptions_and_schemas_as_other_clients() {
         let specs =
             specs().map(|spec| (spec.name.to_owned(), spec.description.to_owned(), spec.input_schema));
         let tools = tools().iter().cloned().map(|tool| (tool.name, tool.description, tool.input_schema));
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn descriptions_say_when_not_to_use_a_tool() {
+    fn descriptions_say_when_to_use_a_tool() {
         for tool in tools() {
             let text = &tool.description;
             assert!(text.contains("Use it") && !text.contains("  "), "{}: {text}", tool.name);

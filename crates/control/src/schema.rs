@@ -40,8 +40,8 @@ pub(crate) fn answer<T: ToSchema>() -> Map<String, Value> {
     schema
 }
 
-/// Replaces each reference by the schema that it names. Keeps the schemas short, because every list of tools contains
-/// them.
+/// Replaces each reference by the schema that it names, without that schema's description: every list of tools contains
+/// these schemas, so they must be short.
 fn inline(value: &mut Value, parts: &HashMap<String, Value>) {
     match value {
         Value::Array(items) => items.iter_mut().for_each(|item| inline(item, parts)),
@@ -62,7 +62,7 @@ fn inline(value: &mut Value, parts: &HashMap<String, Value>) {
     }
 }
 
-/// Writes the choice between null and one simple type as one type.
+/// Replaces the `oneOf` of null and one simple type by a list of both types.
 fn merge_null(fields: &mut Map<String, Value>) {
     let Some(Value::Array(choices)) = fields.get("oneOf") else { return };
     let null = json!({"type": "null"});

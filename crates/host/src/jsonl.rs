@@ -11,7 +11,7 @@
 //! directory, so a host sees no difference.
 //!
 //! Invariants: lines are written atomically; a query has exactly one end, after the acknowledgement of every interrupt;
-//! output that a host does not read is not buffered without limit.
+//! the buffer for output that a host does not read is limited.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -47,7 +47,7 @@ use pipes::{Input, Output};
 
 /// The client id of lines without one.
 pub const DEFAULT_CLIENT_ID: &str = "legacy-jsonl-client";
-/// The owner of lines without one, unless the host was started for another.
+/// The owner of lines without one, unless the host was started for another owner.
 pub const DEFAULT_OWNER: &str = "desktop-local-user";
 /// The surface kind of queries without one.
 const DEFAULT_SURFACE_KIND: &str = "legacy_jsonl";
@@ -196,7 +196,8 @@ impl Jsonl {
         self.0.intake.close();
     }
 
-    /// Resolves when every event that the server has sent is translated. The server must be gone, with no other to follow.
+    /// Resolves when every event that the server has sent is translated. Call it once the server is gone and no other server
+    /// will follow.
     pub async fn followed(&self) {
         self.0.followers.done().await;
     }

@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, watch};
 
 /// Pause before this process connects to its own server again.
 const LOCAL_RETRY_DELAY_MS: u64 = 100;
-/// How often a request is sent to the server of this process before it fails.
+/// The number of times that a request is sent to the server of this process before it fails.
 const LOCAL_TRIES: u32 = 3;
 
 /// A connection to the current server. Cheap to clone.
@@ -54,7 +54,7 @@ impl Link {
     }
 
     /// Sends a request; if the server is lost, repeats it on the next one. Requests that change something must therefore be
-    /// idempotent. A request whose connections to the server of this process break again and again fails.
+    /// idempotent. Fails if the connection to this process's own server breaks [`LOCAL_TRIES`] times.
     pub(crate) async fn ask<T, F>(&self, owner: &str, ask: impl Fn(Client) -> F) -> Result<T, Error>
     where
         F: Future<Output = Result<T, Error>>,
@@ -83,7 +83,8 @@ impl Link {
     /// follow.
     pub(crate) async fn renewed(&self, no: u64) -> bool {
         let mut now = self.now.clone();
-        // Read once: a second lock beside this one could wait for a writer that waits for this one.
+        // One borrow for both fields: a second read lock, taken while the first is held, could deadlock with a waiting
+        // writer.
         let (current, renews) = {
             let server = now.borrow();
             (server.no, server.renews)
@@ -96,8 +97,8 @@ impl Link {
 }
 
 impl Keeper {
-    /// Awaits `future`. Meanwhile, whenever the server is lost, switches the link to the one that `next` returns, with
-    /// true if this process is that server. If `next` fails, no other server follows.
+    /// Awaits `future`. Meanwhile, whenever the server is lost, switches the link to the server that `next` returns. The
+    /// boolean of `next` is true if this process is that server. If `next` fails, no other server follows.
     pub async fn renew_until<T, E>(
         &mut self,
         clock: &Clock,

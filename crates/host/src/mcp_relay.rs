@@ -81,6 +81,6 @@ async fn call_endpoint(socket: &Path, call: &AgentLine) -> std::io::Result<Strin
     endpoint.read_line(&mut line).await?;
     let answer: Value = serde_json::from_str(&line)
         .map_err(|_| std::io::Error::other("the endpoint has closed the connection"))?;
-    // A line that is no result of a call has no text.
+    // Any other line than a tool result gives an empty text.
     Ok(serde_json::from_value::<ToolResult>(answer).map(|answer| answer.result).unwrap_or_default())
 }

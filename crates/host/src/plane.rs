@@ -112,14 +112,14 @@ impl ControlPlane for LinkPlane<'_> {
 
     async fn run_ended(&self, run: RunId) -> Result<Run, ControlError> {
         loop {
-            let (client, no) = self.link.client(self.owner);
+            let (client, server_no) = self.link.client(self.owner);
             let mut events = client.run_events(run, None).give_up_after(1);
             loop {
                 match events.next().await {
                     None => return self.run_get(run).await,
                     Some(Ok(Item::Reset(_))) => {}
                     Some(Ok(_)) => continue,
-                    Some(Err(error)) if error.is_gone() && self.link.renewed(no).await => break,
+                    Some(Err(error)) if error.is_gone() && self.link.renewed(server_no).await => break,
                     Some(Err(error)) => return Err(control_error(&error)),
                 }
                 // The event that ended the run may have been pruned.

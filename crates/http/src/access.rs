@@ -29,7 +29,7 @@ impl Access {
         Self { token: *blake3::hash(token.as_bytes()).as_bytes(), owner: owner.into() }
     }
 
-    /// Returns the caller with this bearer token and named `owner`; `None` if the token is not valid.
+    /// Returns the caller that `bearer` authenticates, acting for `owner` if named; `None` if the token is not valid.
     async fn caller(
         &self,
         kernel: &Kernel,
@@ -61,7 +61,7 @@ fn acting_for(caller: Caller, owner: Option<&str>) -> Result<Caller, Error> {
     }
 }
 
-/// The caller of a token that an identity provider has issued.
+/// Returns the caller of a token that an identity provider has issued.
 async fn caller_by_token(
     http: &Http,
     oidc: &Oidc,

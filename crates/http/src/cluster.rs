@@ -1,6 +1,6 @@
 //! `/v1/cluster`: the servers that share the database.
 //!
-//! The serving process knows them: this crate only calls the [`ClusterReader`] that it is given.
+//! This crate does not know the servers: it calls the [`ClusterReader`] that the serving program passes in.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -14,7 +14,7 @@ use crate::access::Authenticated;
 use crate::body::Json;
 use crate::{Http, Problem};
 
-/// Reads the servers of the cluster, or why they cannot be read.
+/// Reads the servers of the cluster. The error says why they cannot be read.
 pub type ClusterReader =
     Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Result<Cluster, String>> + Send>> + Send + Sync>;
 

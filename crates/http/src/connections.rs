@@ -4,11 +4,11 @@
 //! accepted ─▶ idle ──request──▶ busy ──response──▶ answering ──sent──▶ idle
 //! ```
 //!
-//! At the limit, a new connection takes the place of the connection that has been idle longest: it has sent no
-//! request yet, or is between two requests. If no connection is idle, the new one takes the place of the connection
-//! whose response has made no progress for longest, because its client does not read. At the limit of its address, a
-//! new connection takes only the place of an idle connection of that address. A request that is handled is never
-//! interrupted. A client whose connection was dropped connects again.
+//! At the limit, a new connection takes the place of the connection that has been idle longest. An idle connection has
+//! sent no request yet, or is between two requests. If no connection is idle, the new one takes the place of the
+//! connection whose response has made no progress for longest, because its client does not read. At the limit of its
+//! address, a new connection takes only the place of an idle connection of that address. A request that is handled is
+//! never interrupted. A client whose connection was dropped connects again.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -63,7 +63,7 @@ impl Peer for SocketAddr {
             // The peer is a proxy on this machine, or a user of this machine.
             _ if ip.is_loopback() => None,
             IpAddr::V4(_) => Some(ip),
-            // A client has a whole network of addresses.
+            // One client usually has a whole /64 network of addresses.
             IpAddr::V6(ip) => {
                 let [a, b, c, d, ..] = ip.segments();
                 Some(IpAddr::V6(Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0)))
@@ -87,7 +87,7 @@ struct Table {
     last_moment: u64,
     open: HashMap<u64, Open>,
     idle: BTreeMap<u64, u64>,
-    /// Connections with an unfinished response, by the moment at which its progress was last checked.
+    /// Connections with an unfinished response, by the last known moment of its progress.
     answering: BTreeSet<(u64, u64)>,
     addresses: HashMap<IpAddr, AddressConnections>,
 }
@@ -164,7 +164,7 @@ impl Connections {
 }
 
 impl Connection {
-    /// Notes that a request is handled.
+    /// Notes that a request is being handled.
     pub(super) fn busy(&self) {
         self.connections.0.table.lock().set(self.id, |_| State::Busy);
     }
@@ -228,7 +228,7 @@ impl Table {
         let (before, now) = (open.state, state(moment));
         open.state = now;
         let address = open.address;
-        self.forget(id, before, address);
+        self.unindex(id, before, address);
         match now {
             State::Idle(moment) => {
                 self.idle.insert(moment, id);
@@ -241,8 +241,8 @@ impl Table {
         }
     }
 
-    /// Removes the entries in the other collections that a connection has because of its state.
-    fn forget(&mut self, id: u64, state: State, address: Option<IpAddr>) {
+    /// Removes a connection from the collections of connections in `state`.
+    fn unindex(&mut self, id: u64, state: State, address: Option<IpAddr>) {
         match state {
             State::Idle(moment) => {
                 self.idle.remove(&moment);
@@ -257,7 +257,7 @@ impl Table {
 
     fn remove(&mut self, id: u64) -> Option<Open> {
         let open = self.open.remove(&id)?;
-        self.forget(id, open.state, open.address);
+        self.unindex(id, open.state, open.address);
         if let Some(address) = open.address
             && let Some(known) = self.addresses.get_mut(&address)
         {
@@ -343,7 +343,7 @@ mod tests {
         let e = connections.open(None).unwrap();
         assert!(
             a.closing.is_cancelled() && !d.closing.is_cancelled(),
-            "a response that nobody reads makes room where nothing is idle"
+            "without an idle connection, a response that nobody reads makes room"
         );
         [&b, &d, &e].into_iter().for_each(Connection::busy);
         assert!(connections.open(None).is_none());

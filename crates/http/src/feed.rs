@@ -1,4 +1,4 @@
-//! `/v1/feed`: the activity of all of the caller's sessions, as server-sent events.
+//! `/v1/feed`: the activity of the caller's sessions on the board, as server-sent events.
 //!
 //! The first event is a snapshot. A client that reconnects gets a new snapshot, so the events carry no id.
 

@@ -5,11 +5,11 @@
 //! ```
 //!
 //! The request keeps its credential, which the active server checks as if it had received the request itself. The standby
-//! checks only which site a browser sends the request for, since that depends on the address that the browser used. A
+//! only refuses requests that a browser sends for another site: this check depends on the address that the browser used. A
 //! forwarded request proves that a server of the cluster has forwarded it (`peers.rs`).
 //!
-//! A request that is not answered is never repeated here: whether it was carried out is unknown. When another server becomes
-//! the active one, everything that still waits for the one before fails, so that clients come back.
+//! A request that is not answered is never repeated here: whether it was carried out is unknown. When another server
+//! becomes the active one, requests that still wait for the previous one fail, so that clients send them again.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ use crate::{HttpLimits, Problem, guard, health};
 
 /// Marks a forwarded request, so that two servers never send a request back and forth.
 const FORWARDED: HeaderName = HeaderName::from_static("mainspring-forwarded");
-/// Headers of one connection, and those that the next one sets itself.
+/// Headers that belong to one connection, or that the HTTP client sets itself.
 const NOT_FORWARDED: [HeaderName; 9] = [
     header::CONNECTION,
     header::HOST,
@@ -46,7 +46,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// The longest time that an unused connection is kept.
 const MAX_IDLE_MS: u64 = 15_000;
 
-/// How a server forwards.
+/// The settings for forwarding.
 #[derive(Debug, Clone)]
 pub struct ForwardOptions {
     /// Host names of this server besides those of this machine.
@@ -57,7 +57,8 @@ pub struct ForwardOptions {
     pub is_tls: bool,
     /// Certificates that are trusted for the active server instead of those of the system, as PEM.
     pub ca: Option<Vec<u8>>,
-    /// The key by which servers of the cluster know each other. Without one, forwarded requests are refused.
+    /// The key with which servers of the cluster sign requests to each other. Without one, forwarded requests are
+    /// refused.
     pub key: Option<PeerKey>,
     /// How long the servers of the cluster keep a connection without a request: this server's own `http.header_ms`, which
     /// all of them should share.
@@ -72,8 +73,8 @@ impl Default for ForwardOptions {
 }
 
 impl ForwardOptions {
-    /// How long an unused connection is kept. Shorter than the other server keeps it: whether a request on a connection
-    /// that is being closed was carried out is unknown.
+    /// How long an unused connection is kept: shorter than the other server keeps it. If that server closes a connection
+    /// while a request is being sent on it, it is unknown whether the request was carried out.
     fn idle_timeout(&self) -> Duration {
         Duration::from_millis((self.header_ms / 2).min(MAX_IDLE_MS))
     }
@@ -102,7 +103,7 @@ impl Forward {
     }
 }
 
-/// Builds the client of the other servers. Fails if the certificates cannot be used.
+/// Builds the HTTP client for requests to other servers. Fails if the certificates cannot be used.
 pub(super) fn client(options: &ForwardOptions) -> Result<reqwest::Client, String> {
     // The process has one TLS provider; the first one installed wins.
     let _ = rustls::crypto::ring::default_provider().install_default();
@@ -141,24 +142,26 @@ async fn pass_on(forward: &Shared, request: Request) -> Result<Response, Problem
         let (mut active, target) = (active.clone(), target.clone());
         Box::pin(async move { replaced(&mut active, &target).await }) as Gone
     };
-    let peer = Peer { who: "the active server", replaced: "another server of the cluster has become active" };
+    let peer =
+        Peer { name: "the active server", replaced: "another server of the cluster has become active" };
     relay(&forward.client, &target, request, (1, key), peer, gone).await
 }
 
-/// Resolves when a server may not answer any more.
+/// Resolves when a forwarded request must not wait for its answer any longer.
 pub(super) type Gone = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// How a server is called in problems.
+/// Words about a server in the details of problems.
 #[derive(Clone, Copy)]
 pub(super) struct Peer {
-    /// The server.
-    pub(super) who: &'static str,
-    /// What has happened when it may not answer any more.
+    /// The name of the server.
+    pub(super) name: &'static str,
+    /// The reason to stop waiting for the server.
     pub(super) replaced: &'static str,
 }
 
-/// Passes a request on to the server at the address `target`, and its answer back, both as they come. The request has been
-/// passed on `hops` times then, which `key` proves. Fails when `gone` resolves before the end of the answer.
+/// Streams a request to the server at the address `target`, and streams the answer back. `hops` counts how often the
+/// request has been forwarded, this time included; `key` signs that count. Fails when `gone` resolves before the end of
+/// the answer.
 pub(super) async fn relay(
     client: &reqwest::Client,
     target: &str,
@@ -180,14 +183,14 @@ pub(super) async fn relay(
     if has_body.iter().any(|name| parts.headers.contains_key(name)) {
         outgoing = outgoing.body(reqwest::Body::wrap_stream(body.into_data_stream()));
     }
-    let Peer { who, replaced } = peer;
+    let Peer { name, replaced } = peer;
     let response = tokio::select! {
         response = outgoing.send() => response.map_err(|error| {
             tracing::warn!(%error, %target, "a request could not be forwarded");
             match error.is_connect() {
-                true => unavailable(format!("{who} of the cluster is not reachable; try again")),
+                true => unavailable(format!("{name} of the cluster is not reachable; try again")),
                 false => unavailable(format!(
-                    "{who} of the cluster did not answer: whether the request was carried out is unknown"
+                    "{name} of the cluster did not answer: whether the request was carried out is unknown"
                 )),
             }
         })?,
@@ -202,8 +205,8 @@ pub(super) async fn relay(
     Ok(answer)
 }
 
-/// How often servers of the cluster have passed a request on. Refuses a request that says so without the proof. It is not
-/// ignored: two servers with different secrets would send a request back and forth.
+/// Returns how often servers of the cluster have forwarded a request. Refuses a count without a valid proof: if such a
+/// count were ignored, two servers with different secrets would forward a request back and forth.
 pub(super) fn hops(headers: &HeaderMap, key: Option<&PeerKey>) -> Result<u8, Problem> {
     let Some(value) = headers.get(FORWARDED) else { return Ok(0) };
     let hops = value.to_str().ok().and_then(|value| value.parse::<u8>().ok()).filter(|hops| *hops > 0);
@@ -211,12 +214,12 @@ pub(super) fn hops(headers: &HeaderMap, key: Option<&PeerKey>) -> Result<u8, Pro
     proven.ok_or_else(|| not_a_peer("the header Mainspring-Forwarded"))
 }
 
-/// The purpose that the proof of a forwarded request names.
+/// The purpose for which a forwarded request is signed.
 fn proof_of(hops: u8) -> String {
     format!("forwarded {hops}")
 }
 
-/// The headers without those of the connection.
+/// Returns the headers without those that belong to the connection.
 fn forwarded(headers: &HeaderMap) -> HeaderMap {
     let named = headers.get_all(header::CONNECTION).iter().filter_map(|value| value.to_str().ok());
     let named: Vec<String> =
@@ -262,8 +265,8 @@ pub(super) fn unavailable(detail: impl Into<String>) -> Problem {
     Problem::transient(StatusCode::SERVICE_UNAVAILABLE, "unavailable", detail)
 }
 
-/// Lets requests pass only while `is_active` returns true: a server that was paused knows at once, before any task of its
-/// kernel does, that another server may be the active one.
+/// Lets requests pass only while `is_active` returns true. So a server that was paused refuses requests at once, before
+/// any task of its kernel notices that another server may be the active one.
 pub fn only_while(router: Router, is_active: impl Fn() -> bool + Clone + Send + Sync + 'static) -> Router {
     router.layer(middleware::from_fn(move |request: Request, next: Next| {
         let is_active = is_active();

@@ -1,4 +1,4 @@
-//! `/v1/goal-types`: kinds of goals, each a name and a JSON Schema. And the goals of a session.
+//! `/v1/goal-types`: kinds of goals, each with a name and a JSON Schema. Also the goals and tasks of a session.
 
 use axum::extract::{FromRequestParts, State};
 use axum::http::StatusCode;

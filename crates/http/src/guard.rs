@@ -9,9 +9,9 @@ use mainspring_api::header_name;
 use crate::sign_in::{PAGE_HEADER, SITE_HEADER};
 use crate::{Http, Problem, cors};
 
-/// Headers that decide about the sender of a request, the owner that it acts for, the request that it
-/// repeats, or the data that it reads and changes. Of a header that is sent twice, some proxies and programs
-/// read the first and some the last, so a repeated header is refused.
+/// Headers that determine the sender of a request, the owner that it acts for, the request that it repeats, or the data
+/// that it reads and changes. If a header is sent twice, some proxies and programs read the first and some the last, so a
+/// repeated header is refused.
 const DECIDING: [&str; 11] = [
     "authorization",
     header_name::OWNER,
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_header_that_decides_something_is_refused() {
+    fn a_repeated_deciding_header_is_refused() {
         for name in DECIDING {
             let mut headers = HeaderMap::new();
             headers.append(name, "a".parse().unwrap());

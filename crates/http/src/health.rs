@@ -13,11 +13,11 @@ use crate::{Http, Problem};
 /// Liveness: the process answers
 #[utoipa::path(get, path = "/health", security(()), responses((status = 200, description = "The server is alive", body = Health)))]
 pub(super) async fn health(State(http): State<Http>, mut parts: Parts) -> Json<Health> {
-    // Sessions belong to owners, so only an admin of the server reads which of them have failed. Everybody else gets the
-    // same answer, with any credential or none. A server without failures answers without looking at a credential.
-    let is_asked =
+    // Sessions belong to owners, so only an admin of the server learns which sessions have failed. Everybody else gets
+    // the same answer, with any credential or none. A server without failures answers without checking the credential.
+    let checks_credential =
         http.kernel.failed_session_count() > 0 && parts.headers.contains_key(header::AUTHORIZATION);
-    let caller = match is_asked {
+    let caller = match checks_credential {
         true => Authenticated::from_request_parts(&mut parts, &http).await.ok(),
         false => None,
     };

@@ -6,9 +6,9 @@
 //! anything else about the store ──▶ the leader
 //! ```
 //!
-//! The path decides where that is possible. A session that is named in another way is found by the kernel, which refuses a
-//! request that belongs to another server; such a request is sent there once, with the part of its body that was read
-//! (`kept.rs`).
+//! The path decides, except for a session that is named by its key or in the body. Then the request starts here, and the
+//! kernel refuses it if the session belongs to another server. This server then sends the request there, once, with its
+//! whole body: the part that was read is kept (`kept.rs`).
 //!
 //! Invariant: a request is passed on at most [`MAX_HOPS`] times.
 
@@ -32,19 +32,19 @@ use crate::forward::{self, ForwardOptions, Gone, Peer};
 use crate::kept::KeptBody;
 use crate::{Problem, body_bytes, guard, peers};
 
-/// How often a request may be passed on: to a server that is the home no longer, and from there to the one that is.
+/// The maximum number of times that a request is forwarded: to a former home, and from there to the current one.
 const MAX_HOPS: u8 = 2;
 /// How much of a body that is not JSON is kept in case the request belongs to another server.
 const KEPT_UPLOAD_BYTES: usize = 256 << 10;
 
 const HOME: Peer = Peer {
-    who: "the server at which the session has its home",
+    name: "the server at which the session has its home",
     replaced: "the server at which the session has its home has been replaced",
 };
 const LEADER: Peer =
-    Peer { who: "the leading server", replaced: "another server of the cluster has become the leader" };
+    Peer { name: "the leading server", replaced: "another server of the cluster has become the leader" };
 
-/// The servers of a cluster that can act, as this one knows them.
+/// The servers of a cluster that can act, as far as this server knows.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Servers {
     /// The ids and addresses of the servers.
@@ -71,10 +71,10 @@ struct Shared {
     stop: CancellationToken,
 }
 
-/// What a request is about.
+/// The subject of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Subject {
-    /// The server that receives it, or something that only the kernel finds.
+    /// The receiving server, or an object that only the kernel can find.
     Server,
     Session(SessionId),
     Run(RunId),
@@ -97,7 +97,7 @@ enum Target {
 pub(super) struct BelongsTo(pub(super) NodeId);
 
 impl Homes {
-    /// Routes requests among `servers`. When `stop` is cancelled, the streams of other servers that it passes on end too.
+    /// Routes requests among `servers`. When `stop` is cancelled, the forwarded streams of other servers end too.
     /// Fails if the certificates cannot be used.
     pub fn new(
         kernel: Kernel,
@@ -127,7 +127,7 @@ async fn route(State(Homes(homes)): State<Homes>, request: Request, next: Next) 
     let subject = homes.subject(&request);
     let target = match hops < MAX_HOPS {
         true => homes.target(subject).await,
-        // The leader would not notice the change.
+        // Only the leader delivers to webhooks, and it would not notice a change that is made here.
         false if subject == Subject::Webhooks && !homes.leads() => Err(forward::unavailable(
             "another server of the cluster becomes the leader at this moment; try again",
         )),
@@ -140,13 +140,13 @@ async fn route(State(Homes(homes)): State<Homes>, request: Request, next: Next) 
     }
 }
 
-/// Carries a request out, or sends it to the server that the kernel names.
+/// Handles a request on this server, or sends it to the server that the kernel names.
 async fn here(homes: &Shared, request: Request, next: Next, hops: u8) -> Response {
     if hops >= MAX_HOPS {
         return next.run(request).await;
     }
     let is_of_agent = homes.is_of_agent(request.headers());
-    // A server that does not know yet that this one drains has placed the session here.
+    // A server that does not know yet that this one drains may have placed the session here.
     let is_placeable = (hops == 0 || homes.kernel.is_draining()) && creates(&request);
     let (request, parts, kept) = keep(&homes.kernel, request);
     let answer = match is_placeable {
@@ -155,7 +155,7 @@ async fn here(homes: &Shared, request: Request, next: Next, hops: u8) -> Respons
     };
     let Some(BelongsTo(node)) = answer.extensions().get::<BelongsTo>().copied() else { return answer };
     if is_of_agent {
-        // No other server knows the token of the agent. The kernel has sent what an agent may change.
+        // No other server knows the token of the agent. The kernel itself sends an agent's changes to the other server.
         return answer;
     }
     let body = match kept {
@@ -173,7 +173,7 @@ fn creates(request: &Request) -> bool {
     request.method() == Method::POST && matches!(request.uri().path(), "/v1/runs" | "/v1/sessions")
 }
 
-/// Returns the request, and what is needed to send it again: its head, and its body if it has one.
+/// Returns the request, and the parts needed to send it again: its head, and its body if it has one.
 fn keep(kernel: &Kernel, request: Request) -> (Request, Parts, Option<KeptBody>) {
     let (parts, body) = request.into_parts();
     let mut copy = Request::new(());
@@ -189,7 +189,7 @@ fn keep(kernel: &Kernel, request: Request) -> (Request, Parts, Option<KeptBody>)
     }
     let kind = parts.headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     let limit = match kind.is_some_and(|kind| kind.starts_with("application/json")) {
-        // No more of it is read: a larger one is refused.
+        // No more of a JSON body is ever read: a larger one is refused.
         true => body_bytes(kernel),
         false => KEPT_UPLOAD_BYTES,
     };
@@ -198,7 +198,7 @@ fn keep(kernel: &Kernel, request: Request) -> (Request, Parts, Option<KeptBody>)
 }
 
 impl Shared {
-    /// Reads from a request what decides where it belongs.
+    /// Finds the subject of a request by its path. The subject decides which server the request belongs to.
     fn subject(&self, request: &Request) -> Subject {
         let Some(path) = request.uri().path().strip_prefix("/v1/") else { return Subject::Server };
         if self.is_of_agent(request.headers()) {
@@ -241,7 +241,7 @@ impl Shared {
         bearer.is_some_and(|bearer| !matches!(self.kernel.caller_by_agent_token(bearer), Ok(None)))
     }
 
-    /// Passes a request on. A browser's request is checked here, since the check depends on the address that the
+    /// Forwards a request. A browser's request is checked here, since the check depends on the address that the
     /// browser used.
     async fn send(&self, request: Request, target: Target, hops: u8) -> Response {
         let ForwardOptions { hosts, origins, is_tls, .. } = &self.options;

@@ -1,4 +1,4 @@
-//! `/v1/ids`: ids by their beginnings.
+//! `/v1/ids`: finding ids by their beginning.
 
 use axum::extract::State;
 use mainspring_api::{FoundIds, IdQuery};

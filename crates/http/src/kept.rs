@@ -1,7 +1,7 @@
 //! Bodies that are kept while they are read, in case the request belongs to another server.
 //!
-//! The reader of the body decides how much of it is read, after it has authenticated the caller and admitted the request. The
-//! part that was read is kept up to a limit, without a copy; the rest stays where it is.
+//! The reader of the body decides how much of it is read, after it has authenticated the caller and admitted the
+//! request. The part that was read is kept up to a limit, without a copy; the rest stays in the connection.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use axum::body::{Body, BodyDataStream, Bytes};
 use futures_util::{Stream, StreamExt};
 use parking_lot::Mutex;
 
-/// A body of which another reader has read a part.
+/// A body that can be sent again after a reader has read a part of it.
 pub(super) struct KeptBody(Arc<Mutex<State>>);
 
 struct State {
-    /// The chunks that were read; `None` once they are more than the limit, or not needed any more.
+    /// The chunks that were read; `None` once they exceed the limit, or once the body cannot be sent again.
     read: Option<Vec<Bytes>>,
-    /// How many more bytes may be kept.
+    /// The number of bytes that may still be kept.
     left: usize,
     rest: Option<BodyDataStream>,
 }
@@ -72,7 +72,7 @@ impl Stream for Reader {
         let next = rest.poll_next_unpin(context);
         match &next {
             Poll::Ready(Some(Ok(chunk))) => state.keep(chunk),
-            // A body that failed is not whole.
+            // A body that failed cannot be sent again.
             Poll::Ready(Some(Err(_))) => (state.read, state.rest) = (None, None),
             Poll::Ready(None) => state.rest = None,
             Poll::Pending => {}
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_reader_keeps_nothing_that_nobody_needs() {
+    async fn a_reader_keeps_nothing_once_the_kept_body_is_dropped() {
         let (body, kept) = KeptBody::new(body(), 13);
         let state = Arc::clone(&kept.0);
         drop(kept);

@@ -97,7 +97,7 @@ use endpoint::{Endpoint, Operations, endpoints};
 use oidc::browser;
 
 /// The HTTP server's shared state, passed to every handler. Every layer of middleware clones it for each request, so a
-/// clone is one counter.
+/// clone only counts a reference.
 #[derive(Clone)]
 pub struct Http(Arc<Shared>);
 
@@ -193,7 +193,7 @@ fn endpoints() -> [(Vec<Endpoint>, &'static [document::ProblemRow]); 2] {
     [(open, document::OPEN_PROBLEMS), (resources, document::RESOURCE_PROBLEMS)]
 }
 
-/// Returns the endpoints for pins and feedback, which readers of a session have.
+/// Returns the endpoints for the pins and the feedback of a session's readers.
 fn reader_endpoints() -> Vec<Endpoint> {
     endpoints![feedback::feedback_give, feedback::feedback_list, pins::session_pin, pins::session_unpin,]
 }
@@ -252,8 +252,8 @@ fn server_endpoints() -> Vec<Endpoint> {
     ]
 }
 
-/// The largest body of a request that is no upload: it holds a prompt, a system prompt, metadata and model options. JSON
-/// escapes grow each at most sixfold.
+/// The largest body of a request that is not an upload: it holds a prompt and a system prompt, which have one limit, and
+/// metadata and model options, which have another. JSON escapes make each of them at most six times as long.
 fn body_bytes(kernel: &Kernel) -> usize {
     let texts = kernel.limits().prompt_bytes.saturating_add(kernel.limits().metadata_bytes);
     texts.saturating_mul(12).saturating_add(64 << 10)

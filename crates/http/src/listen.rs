@@ -137,7 +137,7 @@ async fn connection(
     }
 }
 
-/// Handles the requests of one connection, and keeps its state in the table.
+/// Handles the requests of one connection, and keeps the state of the connection in the table of connections.
 struct Requests {
     router: TowerToHyperService<Router>,
     connection: Arc<Connection>,

@@ -1,7 +1,7 @@
 //! `/v1/listeners`: a TCP address for browsers.
 //!
-//! A process that owns a state directory may serve its socket only. A browser needs an address. The serving process
-//! opens it: this crate only passes the request on.
+//! A server may listen only on the Unix socket of its state directory, but a browser needs a TCP address. The serving
+//! program opens the address: this crate only passes the request on.
 
 use axum::extract::State;
 use mainspring_api::Listener;

@@ -102,7 +102,7 @@ fn check_message(content: &[u8]) -> Result<(), Problem> {
     }
 }
 
-/// The problem of a response that refuses a message in plain text.
+/// Returns the problem that replaces a response which refuses a message in plain text.
 fn refused_message(response: &Response<impl Sized>) -> Option<Problem> {
     let kind = response.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     let is_text = kind.is_none_or(|kind| kind.starts_with("text/plain"));
@@ -116,7 +116,7 @@ fn refused_message(response: &Response<impl Sized>) -> Option<Problem> {
     }
 }
 
-/// The control tools on the kernel. The caller of each request is among the parts of that request.
+/// The control tools on the kernel. The caller of each request is an extension of that request.
 #[derive(Clone)]
 pub(super) struct Tools {
     kernel: Kernel,

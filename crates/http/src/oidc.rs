@@ -2,7 +2,7 @@
 //!
 //! A token is a JWT that the issuer has signed for this server's audience. Its claims name the owner, the org and the
 //! role of the caller. The issuer's keys come from its discovery document and are cached. A token with an unknown key
-//! makes the server read them again, at most once in some seconds. While the issuer does not answer, the cached keys
+//! makes the server fetch the keys again, at most once in some seconds. While the issuer does not answer, the cached keys
 //! stay in use.
 //!
 //! Signatures are verified with `ring`, which TLS uses as well: a library for JWTs would bring a second implementation
@@ -24,7 +24,7 @@ mod jwt;
 use fetch::Issuer;
 use jwt::Token;
 
-/// The maximum number of checked pairs of owner and org. When it is reached, all are dropped and checked again.
+/// The maximum number of cached pairs of owner and org. When it is reached, all are dropped and checked again.
 const MAX_KNOWN_OWNERS: usize = 10_000;
 
 /// How tokens of an identity provider are accepted.
@@ -86,7 +86,7 @@ pub(crate) enum Refusal {
     Invalid(String),
     /// The token cannot be checked now.
     Unchecked(String),
-    /// The owner of the token may not act.
+    /// The kernel refused the owner of the token, or could not check the owner.
     Failed(Error),
 }
 
@@ -115,7 +115,7 @@ impl Oidc {
         bearer.contains('.')
     }
 
-    /// The caller that a token stands for.
+    /// Verifies a token and returns its caller.
     pub(crate) async fn caller(&self, kernel: &Kernel, bearer: &str) -> Result<Caller, Refusal> {
         let (claims, ends) = self.verified(kernel, bearer).await?;
         self.caller_of(kernel, &claims, ends).await
@@ -202,7 +202,7 @@ impl Oidc {
         Ok((owner.clone(), org, role))
     }
 
-    /// Claims the owner for the org on its first token. Refuses an owner that belongs to another org.
+    /// Claims the owner for the org when the owner's first token arrives. Refuses an owner that belongs to another org.
     async fn check_owner(&self, kernel: &Kernel, owner: &str, org: Option<&str>) -> Result<(), Refusal> {
         let pair = (owner.to_owned(), org.map(str::to_owned));
         if self.owners.lock().contains(&pair) {
@@ -248,7 +248,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn roles_come_from_a_text_or_a_list_and_unknown_ones_only_read() {
+    fn roles_come_from_a_text_or_a_list_and_an_unknown_role_is_a_viewer() {
         let role = |claim: Value| role_of(Some(&claim), AccessRole::Member);
         assert_eq!(role_of(None, AccessRole::Member), AccessRole::Member);
         assert_eq!(role(json!("admin")), AccessRole::Admin);

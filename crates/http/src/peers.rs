@@ -1,4 +1,4 @@
-//! Requests between the servers of a cluster: each proves that it comes from one of them, by a key that only they have.
+//! Requests between the servers of a cluster: a key that only these servers have proves that one of them sent the request.
 //!
 //! A server that forwards a request adds the proof to it. A server whose kernel needs something from the home of another
 //! session sends the kernel's request to [`PATH`], which no other client can use.
@@ -22,11 +22,12 @@ use crate::{Problem, Servers};
 pub(super) const PATH: &str = "/cluster/requests";
 /// The header with the proof.
 const PROOF: HeaderName = HeaderName::from_static("mainspring-cluster-proof");
-/// The purpose that the proof of a request to a kernel names.
+/// The purpose for which a request to a kernel is signed.
 const HOME_REQUEST: &str = "home request";
-/// The longest time until a kernel has answered. A host may take as long as it likes.
+/// The longest time until a kernel has answered. Calls of host tools have no limit.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(45);
-/// A request to a kernel holds an objective up to this many times, beside the rest of a prompt.
+/// The largest request to a kernel, as a multiple of the largest body of a prompt: delegated work holds its objective
+/// several times.
 const OBJECTIVE_COPIES: usize = 4;
 
 /// The key that the servers of a cluster share.
@@ -40,7 +41,7 @@ impl fmt::Debug for PeerKey {
 }
 
 impl PeerKey {
-    /// The key made of a cluster's secret.
+    /// Creates the key from the secret of a cluster.
     pub fn new(key: [u8; 32]) -> Self {
         Self(key)
     }
@@ -49,14 +50,14 @@ impl PeerKey {
         blake3::keyed_hash(&self.0, of.as_bytes())
     }
 
-    /// Adds the proof that a server of the cluster sends the request.
+    /// Adds the proof that a server of the cluster sends the request for the purpose `of`.
     pub(super) fn sign(&self, headers: &mut HeaderMap, of: &str) {
         if let Ok(proof) = HeaderValue::from_str(self.proof(of).to_hex().as_str()) {
             headers.insert(PROOF, proof);
         }
     }
 
-    /// True if a server of the cluster sends the request.
+    /// True if a server of the cluster sends the request for the purpose `of`.
     pub(super) fn is_signed(&self, headers: &HeaderMap, of: &str) -> bool {
         let proof = headers.get(PROOF).and_then(|value| value.to_str().ok());
         // Hashes are compared in constant time.
@@ -145,7 +146,7 @@ impl PeerClient {
             })?;
             match response.status() {
                 StatusCode::OK => response.bytes().await.map_err(|_| not_answered()),
-                // It has not got to the kernel.
+                // The request has not reached the kernel.
                 status @ (StatusCode::BAD_REQUEST
                 | StatusCode::FORBIDDEN
                 | StatusCode::NOT_FOUND

@@ -6,7 +6,7 @@
 //!
 //! Cookies ignore ports: every server on 127.0.0.1 receives them. So the cookie is only one half of the key, HttpOnly
 //! and SameSite=Strict, and the page keeps the other half in its own storage and sends it as a header. Neither half
-//! says anything about the key. The server stores nothing but the key's hash: the sign-in survives a restart, and it
+//! alone reveals anything about the key. The server stores nothing but the key's hash: the sign-in survives a restart, and it
 //! ends, with its open streams, when the key expires or is revoked.
 
 use std::collections::HashMap;
@@ -69,7 +69,7 @@ impl Tickets {
     }
 }
 
-/// Looking up a hash reveals nothing about tickets by its timing.
+/// Tickets are found by their hash, so that the time of a lookup reveals nothing about them.
 fn hash(ticket: &str) -> [u8; 32] {
     *blake3::hash(ticket.as_bytes()).as_bytes()
 }
@@ -144,7 +144,7 @@ pub(super) async fn ticket_redeem(
         role: caller.role,
         expires_at: Some(end),
         folders: caller.folders.clone(),
-        // The new key has the caller's lists.
+        // `key_create` gives the new key the caller's lists.
         ..NewKey::default()
     };
     let (made, key) = http.kernel.key_create(&caller, new, None).await?;

@@ -1,6 +1,6 @@
 //! Bodies of requests that must arrive at a minimum rate.
 //!
-//! A request holds one of its owner's places as long as its body arrives, so a body may not take for ever.
+//! A request holds one of its owner's permits while its body arrives, so a body must not take for ever.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -33,7 +33,8 @@ pub(super) struct SlowBody {
     started: Duration,
     limits: HttpLimits,
     received: u64,
-    /// Ends when the body is too slow, unless more has arrived. Made when the body first has to be waited for.
+    /// Resolves when the body is too slow, unless more bytes have arrived. Created when the body first has to be waited
+    /// for.
     deadline: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     too_slow: TooSlow,
 }

@@ -1,4 +1,4 @@
-//! Key-value state of sessions, runs and owners: the same four operations for each.
+//! Key-value state of sessions, runs and owners: the same five operations for each.
 
 use std::collections::HashMap;
 
@@ -52,7 +52,7 @@ impl IntoParams for KeyParam {
     }
 }
 
-/// No path parameters: the owner is the caller's.
+/// Documents that there are no path parameters: the state of an owner is always that of the caller's owner.
 struct NoParams;
 
 impl IntoParams for NoParams {
@@ -74,7 +74,7 @@ struct PreconditionHeaders {
     if_none_match: Option<String>,
 }
 
-/// Defines list, get, set and delete of one kind of state.
+/// Defines the operations of one kind of state: list, get, set, delete and history.
 macro_rules! state_endpoints {
     (
         $of:ident, $all:literal, $one:literal, $changes:literal, $list:ident, $get:ident, $set:ident, $delete:ident,

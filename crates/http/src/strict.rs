@@ -31,7 +31,7 @@ pub(super) async fn refuse_unknown_input(State(http): State<Http>, request: Requ
     }
 }
 
-/// The same for endpoints that need no credentials. The status endpoints ignore their input and accept any.
+/// Like [`refuse_unknown_input`], for endpoints that need no credentials. The status endpoints ignore any input.
 pub(super) async fn refuse_unknown_open_input(http: State<Http>, request: Request, next: Next) -> Response {
     match request.uri().path().starts_with("/v1/") {
         true => refuse_unknown_input(http, request, next).await,

@@ -5,11 +5,11 @@
 //! the form of that API: a layer above the usual admission rewrites problems.
 //!
 //! ```text
-//! threads.rs    routes, caller, envelopes        view.rs    a session as a thread
-//! read.rs       records, deltas, lists           token.rs   continuation tokens and deltas
-//! write.rs      start, send, results, …          views.rs   the threads that were read last
-//! agents.rs     agents to launch                 path.rs    its messages; places.rs: where runs and messages stand
-//! errors.rs     problems as exceptions of the package
+//! threads.rs    routes, caller, envelopes        view.rs      a session as a thread
+//! read.rs       records, deltas, lists           path.rs      the messages of a thread
+//! write.rs      start, send, results, …          places.rs    the numbers of runs and messages in a thread
+//! agents.rs     agents to launch                 token.rs     continuation tokens and deltas
+//! errors.rs     problems as exceptions           views.rs     the threads that were read last
 //! ```
 
 use std::sync::Arc;
@@ -181,8 +181,8 @@ impl ThreadCaller {
         self.is_chat || (!self.version.is_empty() && self.version.as_str() < THREADS_VERSION)
     }
 
-    /// The name under which a run records which key has sent its prompt. A client that sends only goals does not know
-    /// the message that the server makes for them.
+    /// The client id of a run, which records the key that sent the prompt. It also records whether the client sent a
+    /// message: a client that sends only goals does not hold the message that the server writes for them.
     fn client_id(&self, has_message: bool) -> String {
         let kind = if has_message { "threads" } else { "threads.goals" };
         match self.caller.key {

@@ -1,7 +1,7 @@
 //! TLS on a TCP listener: certificate and key from files, read again when they change.
 //!
-//! The listener hands a connection on at once; its handshake happens when the connection is first read, so that a slow peer
-//! keeps no other waiting. Open connections keep the certificate that they began with.
+//! The listener passes a connection on at once. The handshake happens when the connection is first read, so that a slow
+//! peer delays no other peer. Open connections keep the certificate that they began with.
 
 use std::fs;
 use std::io;
@@ -28,7 +28,7 @@ use tokio_rustls::{Accept, TlsAcceptor};
 /// Time in which a handshake must be done.
 const HANDSHAKE_TIMEOUT_MS: u64 = 10_000;
 
-/// Permissions that a private key must not have: others read it, or anybody but its user writes it.
+/// Permissions that a private key must not have: others may read it, or anybody but its user may write it.
 const EXPOSED_BITS: u32 = 0o026;
 
 /// Why a certificate or a key cannot be used.
@@ -38,7 +38,7 @@ const EXPOSED_BITS: u32 = 0o026;
 pub struct TlsError {
     /// The file.
     pub path: PathBuf,
-    /// The reason, which continues the name of the file.
+    /// The reason, as a phrase that follows the path in the message.
     pub reason: String,
 }
 

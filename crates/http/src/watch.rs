@@ -22,12 +22,13 @@ use crate::{Http, Problem, sign_in, threads};
 /// The header that names the history of the events.
 const HISTORY_HEADER: HeaderName = HeaderName::from_static(header_name::HISTORY);
 
-/// The place of a request among those that are handled at the same time. Middleware holds it until the response begins.
+/// The permit to handle a request: only a limited number are handled at the same time. Middleware holds it until the
+/// response begins.
 #[derive(Debug, Clone, Default)]
 pub(super) struct RequestSlot(Arc<Mutex<Option<PoolPermit>>>);
 
 impl RequestSlot {
-    /// Releases the place early: the request only waits from now on, and counts as a stream.
+    /// Releases the permit early: the request only waits from now on, and counts as a stream.
     pub(super) fn release(&self) {
         self.0.lock().take();
     }
@@ -41,17 +42,17 @@ impl FromRequestParts<Http> for RequestSlot {
     }
 }
 
-/// Authenticates a request and takes a place for it from its owner's share, before a byte of its body is read. A request
+/// Authenticates a request and takes a permit for it from its owner's share, before a byte of its body is read. A request
 /// without a valid credential takes none.
 pub(super) async fn admit(State(http): State<Http>, request: Request, next: Next) -> Response {
     let path = request.extensions().get::<MatchedPath>().cloned();
     let is_sign_in = path.as_ref().is_some_and(|path| sign_in::SIGN_IN_PATHS.contains(&path.as_str()));
     let inputs = path.and_then(|path| http.operations.inputs(request.method(), path.as_str()));
-    // The router answers a method that the path does not have.
+    // The router refuses a method that the path does not have.
     let Some(inputs) = inputs else { return next.run(request).await };
     let (mut parts, body) = request.into_parts();
     let slot = match is_sign_in {
-        // The ticket or code in the body is the credential. Like every request without another one, it takes no place.
+        // The ticket or code in the body is the credential: no owner is known yet from whose share to take a permit.
         true => RequestSlot::default(),
         false => match take_slot(&http, &mut parts).await {
             Ok(slot) => slot,
@@ -71,7 +72,7 @@ pub(super) async fn admit(State(http): State<Http>, request: Request, next: Next
     }
 }
 
-/// Authenticates a request and takes a place for it. The handler finds both in the request's extensions.
+/// Authenticates a request and takes a permit for it. The handler finds caller and permit in the request's extensions.
 async fn take_slot(http: &Http, parts: &mut Parts) -> Result<RequestSlot, Problem> {
     let Authenticated(caller) = Authenticated::from_request_parts(parts, http).await?;
     let permit =

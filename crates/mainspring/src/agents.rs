@@ -253,7 +253,7 @@ fn mcp_servers(adapter: &AdapterConfig, config: &Config) -> Vec<(String, Result<
             Ok(McpServer::Http { url: url.clone().unwrap_or_default(), headers: server.request_headers()? })
         }
     };
-    // An earlier way to ask for the control tools: their name among the servers.
+    // Earlier configurations ask for the control tools by naming their server in `mcp`.
     let is_named = wanted.iter().any(|name| name == CONTROL_SERVER);
     let wants_control = adapter.control_tools.unwrap_or(is_named);
     let is_taken = config.models.mcp.contains_key(CONTROL_SERVER);

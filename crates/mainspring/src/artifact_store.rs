@@ -61,7 +61,7 @@ mod s3 {
     use crate::config::{ArtifactStore, Config, split_bucket};
     use crate::node::NodeError;
 
-    /// Milliseconds for which unreferenced objects stay. Another server may have written the same content just now, and
+    /// Milliseconds for which unreferenced objects stay. Another server may have just written the same content, and may
     /// be about to commit its artifact.
     const REMOVAL_DELAY_MS: u64 = 60 * 60 * 1_000;
 

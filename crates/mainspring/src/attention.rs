@@ -1,5 +1,4 @@
-//! The command of `on_attention`: run when a person is needed, because a run waits or has failed, and run again when
-//! that wait is resolved.
+//! Runs the command of `on_attention` when a run waits for a person or has failed, and again when the wait is resolved.
 
 use std::collections::HashSet;
 use std::process::Stdio;
@@ -69,7 +68,7 @@ async fn follow(kernel: &Kernel, owner: &str, command: &[String]) -> Result<(), 
 fn notice(body: &Body, reported: &mut HashSet<WaitId>) -> Option<Notice> {
     let shorten = |text: &str| text.chars().take(TEXT_CHARS).collect::<String>();
     let (kind, text) = match body {
-        // A rule or a grant has decided: nobody is asked.
+        // A rule or a grant has decided: no person is asked.
         Body::ApprovalRequested { approval: Some(approval), .. } if approval.answers.is_empty() => {
             return None;
         }

@@ -104,7 +104,8 @@ impl Manifest {
     }
 }
 
-/// Why a backup was not made or not restored. Nothing was left half done.
+/// Why a backup was not made or not restored. A restore that fails while it places the checked files may leave some of
+/// them, or an unfinished copy in PostgreSQL.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BackupError {
@@ -117,7 +118,7 @@ pub enum BackupError {
     /// There is no database to back up.
     #[error("{} has no data: there is nothing to back up", path.display())]
     Nothing {
-        /// The state directory, or the address of the PostgreSQL.
+        /// The state directory, or the address of the PostgreSQL database.
         path: PathBuf,
     },
     /// The path is not a backup.
@@ -172,7 +173,7 @@ pub enum BackupError {
     /// The database cannot be read or written.
     #[error(transparent)]
     Store(#[from] OpenError),
-    /// The PostgreSQL cannot be read or written.
+    /// The PostgreSQL database cannot be read or written.
     #[error("{address}: {source}")]
     Database {
         /// The address, without its password.

@@ -1,4 +1,4 @@
-//! A server of a cluster: several `mainspring serve` on one PostgreSQL, of which one at a time is active.
+//! A server of a cluster: several `mainspring serve` on one PostgreSQL database, of which one at a time is active.
 //!
 //! The others stand by: they forward requests to the active server, and one of them takes over when the lease of the active
 //! server has expired. With `cluster.spread` all of them are at work, and the active one leads (`homes.rs`). docs/cluster.md
@@ -19,7 +19,9 @@ use mainspring_kernel::Kernel;
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::ids::Ids;
 use mainspring_kernel::kernel::reach::Peers;
-use mainspring_store::{PostgresOptions, PostgresStore, Seat, ServerSeen, SharedPermits, Standby, StateDir};
+use mainspring_store::{
+    LocalServer, PostgresOptions, PostgresStore, ServerSeen, SharedPermits, Standby, StateDir,
+};
 use tokio::sync::watch;
 
 use crate::cluster_secret::{settings_key, shared_token};
@@ -43,7 +45,7 @@ pub struct Member {
     address: String,
     /// True if this server executes sessions beside the others.
     is_spread: bool,
-    /// The permits that all servers share, by pool.
+    /// The total of the permits that all servers share, by pool; `None` for a pool that is not shared.
     permit_limits: [Option<usize>; 2],
     /// The servers at work, for the HTTP edge.
     servers: watch::Sender<Servers>,
@@ -76,7 +78,7 @@ impl Member {
             ))
         })?;
         let name = config.cluster.display_name().to_owned();
-        let seat = Seat {
+        let local = LocalServer {
             node,
             name: name.clone(),
             address: address.clone(),
@@ -86,7 +88,7 @@ impl Member {
             offer,
             settings: settings::announced(config, &*settings_key(secret)?),
         };
-        let standby = Standby::join(url, PostgresOptions::default(), seat).await;
+        let standby = Standby::join(url, PostgresOptions::default(), local).await;
         let standby = match &config.cluster.listen_url {
             Some(url) => standby.and_then(|standby| standby.listening_at(url)),
             None => standby,
@@ -109,19 +111,20 @@ impl Member {
         Ok(store)
     }
 
-    /// Follows the other servers at work for `kernel`, until it stops. Does nothing for a server that is active alone.
+    /// Follows the other servers at work for `kernel` until it stops, unless this server is active alone. Shares the
+    /// permits of the pools that have a total.
     pub(crate) fn follow(self: &Arc<Self>, kernel: &Kernel) {
         if self.is_spread {
             kernel.tasks().spawn(homes::publish(Arc::clone(self), kernel.tasks().clone()));
             kernel.tasks().spawn(homes::follow(Arc::clone(self), kernel.clone()));
-            kernel.tasks().spawn(homes::hear(Arc::clone(self), kernel.clone()));
+            kernel.tasks().spawn(homes::poll_changes(Arc::clone(self), kernel.clone()));
         }
         if self.permit_limits.iter().any(Option::is_some) {
-            let (asks, gets) = (kernel.clone(), kernel.clone());
+            let (for_demand, for_resize) = (kernel.clone(), kernel.clone());
             self.standby.share_permits(SharedPermits::new(
                 self.permit_limits,
-                move |pool| asks.permit_demand(pool),
-                move |pool, permits| gets.permits_resize(pool, permits),
+                move |pool| for_demand.permit_demand(pool),
+                move |pool, permits| for_resize.permits_resize(pool, permits),
             ));
         }
     }
@@ -156,7 +159,7 @@ impl Member {
         self.is_spread.then(|| self.servers.subscribe())
     }
 
-    /// Resolves when this server leads, or is the active one.
+    /// Resolves when this server leads: at once for a server that is active alone.
     pub(crate) async fn leads(&self) {
         if self.is_spread {
             // The sender lives as long as this server.
@@ -208,7 +211,8 @@ impl Member {
         kernel.drain_for(time.saturating_sub(kernel.elapsed().saturating_sub(begun))).await;
     }
 
-    /// Waits until another server leads, unless there is none.
+    /// Hands the lease over to another server, if there is one. Waits until that server leads, at most
+    /// `STEP_DOWN_TIMEOUT`.
     pub async fn step_down(&self, kernel: &Kernel) {
         let is_other = |homes: &mainspring_store::Homes| {
             let stays = |server: &mainspring_store::HomeServer| {
@@ -318,7 +322,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_folders_of_a_machine_are_two_places() {
+    fn two_folders_of_a_machine_are_different_places() {
         let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let places = [a.path(), a.path(), b.path()].map(place);
         assert_eq!(places[0], places[1]);

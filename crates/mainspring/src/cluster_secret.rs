@@ -10,12 +10,12 @@ use crate::node::NodeError;
 
 /// The minimum length of a secret, in bytes.
 const MIN_SECRET_BYTES: usize = 16;
-/// Separates the token from other values that are made of the secret.
+/// Separates the token from other values that are derived from the secret.
 #[cfg(feature = "postgres")]
 const TOKEN_CONTEXT: &str = "mainspring 2026-11-18 token of the servers of a cluster";
-/// Separates the key of requests between servers from other values that are made of the secret.
+/// Separates the key of requests between servers from other values that are derived from the secret.
 const PEER_CONTEXT: &str = "mainspring 2026-11-18 requests between the servers of a cluster";
-/// Separates the key of the digests of settings from other values that are made of the secret.
+/// Separates the key of the digests of settings from other values that are derived from the secret.
 #[cfg(feature = "postgres")]
 const SETTINGS_CONTEXT: &str = "mainspring 2026-11-18 digests of the settings of the servers of a cluster";
 
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn servers_with_one_secret_have_one_token() {
+    fn servers_with_the_same_secret_have_the_same_token() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("secret");
         std::fs::write(&file, "0123456789abcdef\n").unwrap();

@@ -183,7 +183,7 @@ impl Config {
         config.models = models;
         config.goal_types = goal_types;
         let file = file.map(|file| file.path);
-        // A changed file of a folder is not used until it is trusted again.
+        // Agents must not write this file. A folder's file needs no protection: a changed one must be trusted again.
         config.config_file = file.clone().filter(|_| !is_of_folder);
         let mut resolved = Resolved { config, origins: table_origins.into_iter().collect(), file, ignored };
         for entry in entries {

@@ -2,11 +2,11 @@
 //!
 //! This is the only crate that reads the configuration and joins a store and adapters to a kernel.
 //!
-//! A [`Node`] is one running mainspring: it owns a state directory, executes runs and has the [`Kernel`] with all
-//! verbs. [`Node::builder`] takes the parts that an embedder supplies: tools, hooks, adapters, a store.
+//! A [`Node`] is one running mainspring: it owns a state directory and executes runs. Its [`Kernel`] has all
+//! operations. [`Node::builder`] takes the parts that an embedder supplies: tools, hooks, adapters, a store.
 //!
-//! The most used names are at the root. The crates behind the facade are modules of it, with all the other names:
-//! [`mod@core`] has the words and rules, [`kernel`] the verbs and their requests, [`storage`] the stores.
+//! The most used names are at the root. Modules re-export the crates with all other names: [`mod@core`] has the types
+//! and rules of the domain, [`kernel`] the operations and their requests, [`storage`] the stores.
 //!
 //! # A prompt, followed to its end
 //!
@@ -187,7 +187,7 @@
 //! # tokio::runtime::Runtime::new().unwrap().block_on(example()).unwrap();
 //! ```
 //!
-//! # A session's life
+//! # The life of a session
 //!
 //! ```
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -264,7 +264,7 @@ pub use mainspring_kernel::kernel::{
 pub use mainspring_kernel::policy::Permissions;
 pub use mainspring_kernel::store::SessionRef;
 pub use mainspring_kernel::{Error, Kernel, adapter, policy, store};
-// The crates behind the facade, so that everything that a signature names can be named.
+// Re-exports every crate whose types occur in public signatures.
 pub use {
     mainspring_adapters as adapters, mainspring_agent as agent, mainspring_api as api,
     mainspring_client as client, mainspring_core as core, mainspring_http as http,

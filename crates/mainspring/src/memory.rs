@@ -1,4 +1,5 @@
-//! Memory candidates: hands each of them to the command that the operator has configured, and records its decision.
+//! Memory candidates: passes each candidate to the command that the operator has configured, and records the command's
+//! decision.
 //!
 //! The command gets the candidate as JSON on its standard input, and decides by its exit code: 0 accepts, 1 rejects.
 //! Any other exit code is no decision, and the candidate is offered again later. A crash between the command's end and
@@ -14,7 +15,7 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{ChildStdin, ChildStdout, Command};
 
-/// Candidates read at a time.
+/// The number of candidates that are read at a time.
 const PAGE_ROWS: usize = 50;
 
 /// Time that the command has for one candidate.
@@ -23,7 +24,7 @@ const COMMAND_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time after which undecided candidates are offered again.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10 * 60);
 
-/// Bytes of the command's standard output that are kept as the reason.
+/// The number of bytes of the command's standard output that are kept as the reason.
 const REASON_BYTES: u64 = 2_000;
 
 /// Variables of the environment that the command inherits.
@@ -104,7 +105,7 @@ async fn ask(command: &[String], candidate: &Artifact, text: &str) -> Result<Ask
     let mut process = process.spawn().map_err(failed)?;
     let input = json!({"artifact": candidate, "text": text}).to_string();
     let (stdin, stdout) = (process.stdin.take(), process.stdout.take());
-    // At the same time: the command may write before it reads.
+    // Concurrently, since the command may write before it reads.
     let (_, output) = tokio::join!(write_input(stdin, &input), read_reason(stdout));
     let output = output.map_err(failed)?;
     let status = process.wait().await.map_err(failed)?;

@@ -1,4 +1,4 @@
-//! Without PostgreSQL there are no clusters.
+//! Replaces the module `cluster` in a build without PostgreSQL, which has no clusters.
 
 use mainspring_api::Cluster;
 use mainspring_core::NodeId;
@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use crate::config::Config;
 use crate::node::NodeError;
 
-/// A server of a cluster: none exists.
+/// A server of a cluster. The type has no values.
 #[derive(Debug)]
 pub enum Member {}
 

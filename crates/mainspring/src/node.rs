@@ -34,7 +34,7 @@ pub struct Node {
     agents: Agents,
     /// The built-in store; `None` if an embedder replaced it.
     sqlite: Option<Arc<SqliteStore>>,
-    /// This process as a server of its cluster, which then owns the state directory.
+    /// This process as a server of its cluster. If set, it owns the state directory instead of the node.
     member: Option<Arc<Member>>,
     // Released last: while the store is open, no other process may own the folder.
     state_dir: Option<StateDir>,
@@ -50,7 +50,7 @@ pub enum NodeError {
     /// The database cannot be opened.
     #[error(transparent)]
     Store(#[from] OpenError),
-    /// The PostgreSQL of the setting `store` cannot be opened.
+    /// The PostgreSQL database of the setting `store` cannot be opened.
     #[error("{address}: {reason}")]
     Postgres {
         /// The address, without its password.
@@ -97,7 +97,7 @@ impl NodeError {
 
 #[cfg(feature = "postgres")]
 impl NodeError {
-    /// The error of the PostgreSQL of a configuration.
+    /// The error of the PostgreSQL database of a configuration.
     pub(crate) fn postgres(config: &Config, error: &mainspring_store::PostgresError) -> Self {
         Self::Postgres { address: config.database_name(), reason: error.to_string() }
     }
@@ -245,7 +245,7 @@ fn open_sqlite(config: &Config, clock: &Clock) -> Result<Arc<SqliteStore>, OpenE
     SqliteStore::open(&config.database(), options, clock.now()).map(Arc::new)
 }
 
-/// Opens the PostgreSQL of the configuration. Waits some seconds for a server that is stopping.
+/// Opens the PostgreSQL database of the configuration. Waits some seconds for a server that is stopping.
 #[cfg(feature = "postgres")]
 async fn open_postgres(config: &Config) -> Result<Arc<dyn Store>, NodeError> {
     let url = config.store.clone().unwrap_or_default();
@@ -315,7 +315,7 @@ impl Node {
         self.sqlite.as_ref()?.omi_offer().await
     }
 
-    /// Returns the number of agent processes that work for a run, also for one that waits for a person.
+    /// Returns the number of agent processes that work for a run, even if the run waits for a person.
     pub fn busy_agents(&self) -> usize {
         self.agents.busy_processes()
     }
@@ -325,7 +325,7 @@ impl Node {
         self.kernel.shutdown().await;
         self.agents.close().await;
         if let Some(member) = &self.member {
-            // Called after the agents have ended, so that no agent of this server works beside those of the next one.
+            // Called after the agents have ended, so that no agent of this server works beside the agents of the next one.
             member.leave().await;
         }
         let Self { kernel, agents: _, sqlite, member: _, state_dir } = self;

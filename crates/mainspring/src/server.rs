@@ -31,7 +31,7 @@ use crate::token;
 pub(crate) mod forwarding;
 mod listener;
 pub use forwarding::Forwarding;
-use listener::{Opener, Serving};
+use listener::{ListenerOpener, Serving};
 
 /// Time that connections may take to end after everything else has stopped.
 const CONNECTION_END_TIMEOUT: Duration = Duration::from_secs(5);
@@ -112,7 +112,7 @@ impl Server {
         Self::start_on(node, config, tcp).await
     }
 
-    /// Binds a TCP address, if the configuration allows to listen on it.
+    /// Binds a TCP address, if the configuration allows listening on it.
     pub fn bind(config: &Config, address: SocketAddr) -> Result<TcpListener, ServeError> {
         match config.tls_cert.is_none() && !config.insecure_http && !is_local(address) {
             true => Err(ServeError::Insecure { address }),
@@ -127,7 +127,7 @@ impl Server {
         tcp: Option<TcpListener>,
     ) -> Result<Self, ServeError> {
         let token = token::read_or_create(&config.state_dir).map_err(ServeError::Token)?;
-        let limits = fit_open_files(config.http);
+        let limits = raise_open_files(config.http);
         let kernel = node.kernel().clone();
         let tls = tls_files(config)?;
         let oidc = Oidc::new(config.oidc.clone()).map_err(ServeError::Oidc)?;
@@ -167,7 +167,7 @@ impl Server {
         if let Some(tcp) = tcp {
             serving.accept_tcp(tcp, tls, kernel.clock().clone());
         }
-        tasks.spawn(Opener { address, is_tls, serving: serving.clone() }.answer(listener_requests));
+        tasks.spawn(ListenerOpener { address, is_tls, serving: serving.clone() }.answer(listener_requests));
         serving.accept(UnixPeers(unix));
         Ok(Self { kernel, socket, address, is_tls, closing, stop, tasks, notifying, notifiers })
     }
@@ -194,7 +194,7 @@ impl Server {
         self.closing.cancel();
     }
 
-    /// Ends the delivery of webhooks and the command of `on_attention`: another server of the cluster goes on with them.
+    /// Ends the delivery of webhooks and the command of `on_attention`: another server of the cluster continues them.
     pub async fn end_notifications(&self) {
         self.notifying.cancel();
         tokio::select! {
@@ -267,15 +267,15 @@ impl Notifiers {
     }
 }
 
-/// Open files that are reserved for the store, agents and artifacts.
+/// The number of open files that are reserved for the store, agents and artifacts.
 const OTHER_OPEN_FILES: u64 = 1024;
-/// Connections that may wait to be accepted; the system may allow fewer. With a short queue, clients that connect at once in
-/// thousands, such as readers after a restart, are refused or wait for a second.
+/// Connections that may wait to be accepted; the system may allow fewer. With a short queue, thousands of clients
+/// that connect at once, such as readers after a restart, are refused or wait for a second.
 const BACKLOG: u32 = 4096;
 
-/// Raises the limit of open files: every connection is one, and most systems allow a process 1,024 by default. Where it
-/// stays lower, fewer connections are accepted, so that there are always files for other things.
-fn fit_open_files(limits: HttpLimits) -> HttpLimits {
+/// Raises the limit of open files: every connection is an open file, and most systems allow a process 1,024 by default. If the
+/// limit cannot be raised enough, fewer connections are accepted, so that files remain for other purposes.
+fn raise_open_files(limits: HttpLimits) -> HttpLimits {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     // Twice the streams and requests: the other half is for idle connections, the store and agents. Not the system's
     // maximum: agents inherit the limit, and some programs start by closing every possible file.
@@ -332,7 +332,7 @@ fn bind_socket(socket: &Socket) -> Result<UnixListener, ServeError> {
         _ => {}
     }
     let listener = UnixListener::bind(socket.address()).map_err(failed)?;
-    // The folder is private. The socket gets private permissions too, whatever the umask.
+    // The folder is private. The socket gets private permissions too, with any umask.
     std::fs::set_permissions(socket.path(), Permissions::from_mode(0o600)).map_err(failed)?;
     Ok(listener)
 }

@@ -1,8 +1,8 @@
-//! Copies the data of one state directory or PostgreSQL into another, with the bytes of artifacts.
+//! Copies the data of one state directory or PostgreSQL database into another, with the bytes of artifacts.
 //!
-//! The bytes of artifacts are files of a state directory: of the directory that is copied, or of the configured one for
-//! a PostgreSQL. They are copied only if the two directories differ and no object store is configured. Other files
-//! (configuration, token, provider keys, audit log) stay where they are.
+//! The bytes of artifacts are files of a state directory: of the directory that is copied, or, for a PostgreSQL
+//! database, of the configured one. They are copied only if the two directories differ and no object store is
+//! configured. Other files (configuration, token, provider keys, audit log) stay where they are.
 
 use std::fs::{self, File};
 use std::io;
@@ -17,12 +17,12 @@ use mainspring_store::{
 use crate::backup::{blob_path, copy_hashed, file_write, remove};
 use crate::config::Config;
 
-/// One side of a copy: a state directory, or the URL of a PostgreSQL.
+/// One side of a copy: a state directory, or the URL of a PostgreSQL database.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CopySide {
     /// A state directory, with its database in SQLite.
     Directory(PathBuf),
-    /// The URL of a PostgreSQL.
+    /// The URL of a PostgreSQL database.
     Postgres(String),
 }
 
@@ -37,7 +37,7 @@ impl std::str::FromStr for CopySide {
     }
 }
 
-/// Why a store was not copied. The target is as it was, or an unfinished copy.
+/// Why a store was not copied. The target is unchanged, or an unfinished copy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreCopyError {
@@ -99,7 +99,7 @@ pub fn discard(config: &Config, target: &CopySide, now: Time) -> Result<u64, Sto
 struct Side {
     end: CopyEnd,
     state_dir: PathBuf,
-    /// True if the database is in the directory, which must not be used meanwhile.
+    /// True if the database is in the directory, which is locked during the copy then.
     has_database: bool,
 }
 

@@ -9,7 +9,7 @@ use mainspring_client::TOKEN_FILE;
 use mainspring_kernel::ids::Ids;
 use secrecy::zeroize::Zeroizing;
 
-/// Fails to open a symbolic link, and does not wait for the writer of a pipe.
+/// Flags that refuse to open a symbolic link, and do not wait for the writer of a pipe.
 const OPEN_FLAGS: i32 = rustix::fs::OFlags::NOFOLLOW.union(rustix::fs::OFlags::NONBLOCK).bits().cast_signed();
 
 /// The most bytes that are read of a token.
@@ -37,7 +37,7 @@ pub(crate) fn replace(state_dir: &Path, token: &str) -> io::Result<()> {
     }
 }
 
-/// The token is written completely under another name first, so that a crash leaves no partial token.
+/// Writes the token completely under another name first, so that a crash leaves no partial token.
 fn write(state_dir: &Path, token: &str) -> io::Result<()> {
     let part = state_dir.join(format!("{TOKEN_FILE}.part"));
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&part)?;

@@ -101,27 +101,27 @@ impl Default for Tokens {
 }
 
 impl Reply {
-    /// Sends `text`, word by word.
+    /// A reply that sends `text`, word by word.
     pub fn text(text: &str) -> Self {
         Self::default().and_text(text)
     }
 
-    /// Calls a tool.
+    /// A reply that calls a tool.
     pub fn tool(name: &str, input: Value) -> Self {
         Self::default().and_tool(name, input)
     }
 
-    /// Fails at once.
+    /// A reply that fails at once.
     pub fn fail(fault: Fault) -> Self {
         Self::default().and(Action::Fail(fault))
     }
 
-    /// Refuses to answer.
+    /// A reply that refuses to answer.
     pub fn refuse() -> Self {
         Self { stop: Some(StopReason::Refusal), ..Self::default() }
     }
 
-    /// Sends thinking.
+    /// A reply that sends thinking.
     pub fn think(text: &str, signature: &str) -> Self {
         Self::default().and(Action::Think { text: text.into(), signature: signature.into() })
     }

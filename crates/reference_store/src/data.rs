@@ -47,7 +47,7 @@ impl Tables {
         self.line_origins.insert(line.id, LineOrigin { session, seq });
     }
 
-    /// Sets the order at which a line was opened.
+    /// Replaces the number of the last event before a line was opened.
     pub(super) fn line_order_apply(&mut self, line: LineId, order: i64) {
         self.line_origins.entry(line).and_modify(|origin| origin.seq = order);
     }
@@ -191,7 +191,7 @@ impl Tables {
         Ok(outcome)
     }
 
-    /// Removes an artifact. Its hash becomes loose.
+    /// Removes an artifact. Its hash becomes loose: possibly unused.
     pub(super) fn artifact_remove(&mut self, id: ArtifactId) {
         let removed = self.artifacts.remove(&id);
         self.loose_blobs.extend(removed.and_then(|artifact| artifact.content_hash));
@@ -229,10 +229,10 @@ impl Tables {
     }
 
     pub(super) fn memory_candidates(&self, after: Option<(Time, ArtifactId)>, limit: usize) -> Vec<Artifact> {
-        let is_seen =
+        let is_candidate =
             |artifact: &&Artifact| is_undecided(artifact) && self.session(artifact.session).is_some();
         let sort_key = |artifact: &Artifact| (artifact.created_at, artifact.id);
-        let mut found: Vec<&Artifact> = self.artifacts.values().filter(is_seen).collect();
+        let mut found: Vec<&Artifact> = self.artifacts.values().filter(is_candidate).collect();
         found.retain(|artifact| after.is_none_or(|after| sort_key(artifact) > after));
         found.sort_by_key(|artifact| sort_key(artifact));
         found.into_iter().take(limit).cloned().collect()
@@ -273,8 +273,8 @@ impl Tables {
         all.any(|artifact| artifact.content_hash.as_deref() == Some(hash))
     }
 
-    /// Removes state on lines that are gone. Also removes state that purged sessions wrote before the first message or
-    /// on lines of other sessions, unless their own lines are still read.
+    /// Removes state on lines that are gone. Also removes state that a purged session wrote before its first message or
+    /// on a line of another session, unless a line that the purged session opened is still read.
     pub(super) fn away_state_purge(&mut self) {
         let Self { sessions, lines, line_origins, session_states, .. } = self;
         line_origins.retain(|id, _| lines.iter().any(|(_, line)| line.id == *id));

@@ -1,4 +1,4 @@
-//! The records of edges.
+//! The records that the edges of other APIs keep.
 
 use mainspring_kernel::store::{EdgeChange, EdgeRecord};
 

@@ -18,7 +18,7 @@ impl Tables {
         self.inherited.values().filter(|copy| copy.session == fork).cloned().collect()
     }
 
-    /// Removes the copies of a fork. Their hashes become unused.
+    /// Removes the copies of a fork. Their hashes become loose: possibly unused.
     pub(super) fn inherited_purge(&mut self, fork: SessionId) {
         let gone = self.inherited.values().filter(|copy| copy.session == fork);
         let hashes: Vec<String> = gone.filter_map(|copy| copy.content_hash.clone()).collect();

@@ -67,7 +67,7 @@ struct Inner {
 #[derive(Debug, Clone, Copy, Default)]
 struct Lease {
     epoch: u64,
-    /// Streamed text before this position is in messages. Chunks of it that arrive late are ignored.
+    /// Streamed text before this position is stored in messages already. Late chunks of that text are ignored.
     dropped_before: u64,
 }
 
@@ -87,7 +87,7 @@ impl MemoryStore {
         self.inner.lock().is_full = is_full;
     }
 
-    /// Lets every read of a run's row fail until it is called with false.
+    /// Makes every read of a run's row fail until it is called with false.
     #[doc(hidden)]
     pub fn set_runs_unreadable(&self, unreadable: bool) {
         self.inner.lock().has_unreadable_runs = unreadable;
@@ -99,7 +99,7 @@ impl MemoryStore {
         self.inner.lock().fault = Some(fault);
     }
 
-    /// The number of reads so far, without loads of whole sessions.
+    /// Returns the number of reads so far, not counting loads of whole sessions.
     #[doc(hidden)]
     pub fn reads(&self) -> u64 {
         self.inner.lock().reads
@@ -126,7 +126,7 @@ impl Inner {
         &mut self,
         write: impl FnOnce(&mut Self) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        // As in a group of commits, a fault applies to the next write, even to one that would be refused.
+        // A fault applies to the next write even if the write would be refused, as in the commit groups of the durable stores.
         Fault::CommitPanics.panic_if_in(&mut self.fault);
         let fault = self.fault.take_if(|fault| *fault != Fault::LoadPanics);
         if self.is_full || fault == Some(Fault::DiskFull) {

@@ -26,7 +26,7 @@ pub(super) struct Tables {
     pub(super) runs: BTreeMap<RunId, Run>,
     /// The last cursor assigned before each run was created.
     pub(super) created_seq: BTreeMap<RunId, u64>,
-    /// The position up to which the events of a session are pruned, and whether they are removed.
+    /// The position up to which the events of a session are to be pruned, and whether they have been removed.
     pub(super) floors: BTreeMap<SessionId, (Position, bool)>,
     pub(super) attempts: BTreeMap<(RunId, u32), Attempt>,
     pub(super) steps: BTreeMap<(RunId, u32, StepId), Step>,
@@ -56,7 +56,7 @@ pub(super) struct Tables {
     pub(super) owner_versions: BTreeMap<String, u64>,
     /// The changes of each key, by place and key, then by version.
     pub(super) state_history: BTreeMap<(String, String), BTreeMap<u64, StateChange>>,
-    /// Hashes that a removed artifact referred to.
+    /// The content hashes of removed artifacts. Other artifacts may have the same content.
     pub(super) loose_blobs: BTreeSet<String>,
     pub(super) keys: BTreeMap<KeyId, ApiKey>,
     /// The org of each claimed owner.

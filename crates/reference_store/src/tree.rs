@@ -26,7 +26,7 @@ impl TreeView for SessionView<'_> {
         })
     }
 
-    fn turn(&mut self, range: Range) -> Result<Option<Point>, Infallible> {
+    fn cursor_target(&mut self, range: Range) -> Result<Option<Point>, Infallible> {
         let cursors = self.tables.cursors.range((self.session, range.first())..=(self.session, range.last()));
         Ok({ cursors }.find_map(|((_, at), to)| self.child_start(*at, *to)))
     }

@@ -1,7 +1,7 @@
 //! The time since the machine was started, which all processes of the machine share.
 //!
 //! This time never goes back and cannot be set. Unlike other monotonic clocks it also counts the time for which the
-//! machine was suspended, so it bounds how long a lease can still be valid elsewhere.
+//! machine was suspended, so a server that was suspended notices that its lease has ended.
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_the_uptime_of_the_machine_and_never_goes_back() {
+    fn boot_time_is_the_uptime_and_never_goes_back() {
         let first = boot_time_ms();
         assert!(first > 0);
         assert!(boot_time_ms() >= first);

@@ -229,15 +229,15 @@ mod tests {
     }
 
     #[test]
-    fn a_system_time_that_is_set_back_is_caught_up_at_half_speed() {
+    fn after_the_system_time_is_set_back_the_clock_runs_at_half_speed() {
         assert_eq!(
             readings(&[1_000, 970, 980, 990, 1_000, 1_030]),
             [1_000, 1_005, 1_010, 1_015, 1_020, 1_030]
         );
         let far: Vec<i64> = (0..1_000).map(|n| if n == 0 { 3_600_000 } else { n * 10 }).collect();
         let shown = readings(&far);
-        assert!(shown.windows(2).all(|pair| pair[0] < pair[1]), "it never stands still");
-        assert_eq!(shown.last(), Some(&(3_600_000 + 999 * 5)), "5 s of grace take 10 s, not an hour");
+        assert!(shown.windows(2).all(|pair| pair[0] < pair[1]), "the clock always advances");
+        assert_eq!(shown.last(), Some(&(3_600_000 + 999 * 5)), "in 10 s the clock advances by 5 s");
     }
 
     #[test]
@@ -256,7 +256,10 @@ mod tests {
             let expiry = clock.now().plus(3_000_000);
             clock.set_system_time(3_600_000);
             clock.sleep_until(expiry).await;
-            assert!(clock.moment().since(begun) < 600_000, "a stored time has come, and no time has passed");
+            assert!(
+                clock.moment().since(begun) < 600_000,
+                "the expiry is reached, although little monotonic time has passed"
+            );
             tokio::select! {
                 biased;
                 () = grace => panic!("the grace period has only begun"),

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_of_one_moment_lie_next_to_each_other() {
+    fn ids_of_one_moment_share_their_time_bits() {
         let ids = Ids::system();
         let before = ids.time_unit().unwrap();
         let runs: Vec<_> = (0..100).map(|_| ids.run()).collect();

@@ -87,8 +87,8 @@ pub struct RelayAgent(BufReader<UnixStream>);
 
 impl RelayAgent {
     /// Connects to the socket of an endpoint.
-    pub fn connect(relay: &Path) -> Self {
-        Self::new(UnixStream::connect(relay).unwrap())
+    pub fn connect(socket: &Path) -> Self {
+        Self::new(UnixStream::connect(socket).unwrap())
     }
 
     /// Wraps a connection to an endpoint.

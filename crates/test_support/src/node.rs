@@ -120,7 +120,7 @@ impl NodeBuilder {
         let store = match store {
             StoreChoice::Given(store) => store,
             StoreChoice::Sqlite => {
-                // Tests kill processes, not machines.
+                // No test crashes the machine, so a commit need not be synced to disk.
                 let options = SqliteOptions { durability: Durability::Normal, ..SqliteOptions::default() };
                 let file = dir.path().join("test.sqlite3");
                 Arc::new(SqliteStore::open(&file, options, clock.now()).unwrap())

@@ -9,11 +9,11 @@ impl Rng {
         Self(seed)
     }
 
-    /// Draws a number below `most`.
-    pub fn below(&mut self, most: u64) -> u64 {
+    /// Draws a number below `bound`.
+    pub fn below(&mut self, bound: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
-        self.0 % most
+        self.0 % bound
     }
 }

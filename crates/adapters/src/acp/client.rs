@@ -42,7 +42,7 @@ pub(super) struct ClientFeatures {
 }
 
 impl ClientFeatures {
-    /// The features that some rule allows or has a person decide.
+    /// The features that some rule allows or leaves to a person.
     pub(super) fn of(rules: &[Rule]) -> Self {
         Self {
             read: may_allow(rules, "fs", "read"),

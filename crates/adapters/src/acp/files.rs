@@ -212,7 +212,7 @@ mod tests {
         std::fs::write(folder.join("deep/notes.txt"), "mine").unwrap();
         let decided = locate(&folder, &folder.join("deep/notes.txt")).unwrap();
         assert_eq!(read(&folder, &decided, None, None).unwrap(), "mine");
-        // First the file, then the folder that it is in.
+        // First the file is replaced by a link, then its folder.
         std::fs::remove_file(folder.join("deep/notes.txt")).unwrap();
         symlink(&secret, folder.join("deep/notes.txt")).unwrap();
         for _ in 0..2 {
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_the_lines_asked_for() {
+    fn the_requested_lines_are_read() {
         let (_folder, folder) = temporary_folder();
         let path = folder.join("lines.txt");
         std::fs::write(&path, "one\ntwo\nthree").unwrap();

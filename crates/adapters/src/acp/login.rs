@@ -4,7 +4,7 @@
 //! agent has asked for a login. From then on every process of the agent authenticates with it on start.
 
 use agent_client_protocol::v1::schema::AuthMethod as WireAuthMethod;
-use mainspring_core::{AuthMethod, Failure};
+use mainspring_core::{AuthMethod, Failure, FailureCode};
 use parking_lot::Mutex;
 use serde_json::Value;
 
@@ -45,7 +45,7 @@ impl AcpLogin {
         *self.methods.lock() = worker.auth_methods.iter().map(to_auth_method).collect();
         let result = match self.methods().into_iter().find(|known| known.id == method) {
             Some(AuthMethod { kind, args, .. }) if kind == TERMINAL => Err(Failure::new(
-                Failure::ADAPTER_INCOMPATIBLE,
+                FailureCode::AdapterIncompatible,
                 format!(
                     "{method:?} is done in a terminal: run the agent's command there with {}",
                     args.join(" ")
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn converts_every_kind_of_method() {
+    fn every_kind_of_login_method_is_converted() {
         let convert = |json| to_auth_method(&serde_json::from_value(json).unwrap());
         let plain = convert(json!({"id": "token", "name": "by a token"}));
         assert_eq!((plain.kind.as_str(), plain.display_name.as_str()), ("agent", "by a token"));

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use agent_client_protocol::v1::schema::McpCapabilities;
-use mainspring_core::Failure;
+use mainspring_core::{Failure, FailureCode};
 use mainspring_kernel::adapter::AttemptHandle;
 use serde_json::{Value, json};
 
@@ -75,7 +75,7 @@ pub(super) fn server_params(
             Ok(json!({"type": "http", "name": name, "url": url, "headers": pairs(headers)}))
         }
         Ok(McpServer::Http { .. }) => Err(Failure::new(
-            Failure::ADAPTER_INCOMPATIBLE,
+            FailureCode::AdapterIncompatible,
             format!(
                 "the agent takes no MCP servers over HTTP, and {name:?} is one: take it out of the adapter's mcp"
             ),

@@ -12,7 +12,7 @@ use crate::driver::excerpt;
 
 /// The requested action in the terms of the policy's rules: `tool KIND TITLE`, with the kind and the title that the
 /// agent reports.
-pub(super) fn act(request: &RequestPermissionRequest) -> Action {
+pub(super) fn requested_action(request: &RequestPermissionRequest) -> Action {
     let fields = &request.tool_call.fields;
     let kind = fields.kind.and_then(kind_name).unwrap_or("other");
     let title = fields.title.as_deref().or(fields.name.as_deref()).unwrap_or_default();
@@ -20,7 +20,7 @@ pub(super) fn act(request: &RequestPermissionRequest) -> Action {
 }
 
 /// Builds the request for approval: the tool call, with the file changes that it would make.
-pub(super) fn requested(request: &RequestPermissionRequest, diff: Vec<Block>) -> ApprovalRequest {
+pub(super) fn approval_request(request: &RequestPermissionRequest, diff: Vec<Block>) -> ApprovalRequest {
     let fields = &request.tool_call.fields;
     let kind = fields.kind.and_then(kind_name);
     let names = [fields.name.as_deref(), fields.title.as_deref(), kind];
@@ -34,7 +34,7 @@ pub(super) fn requested(request: &RequestPermissionRequest, diff: Vec<Block>) ->
         diff,
         truncated: false,
     };
-    ApprovalRequest::of(act(request).requested(), Some(call))
+    ApprovalRequest::of(requested_action(request).requested(), Some(call))
 }
 
 /// The name of a tool kind, unless it is the unspecific "other".
@@ -78,7 +78,7 @@ pub(super) fn narrowest_option(
     kinds.iter().find_map(|kind| options.iter().find(|option| option.kind == *kind))
 }
 
-/// The reply to the agent for each decision: the kind of the option that is chosen, or that the request is cancelled.
+/// The reply to the agent for each decision: the kind of the chosen option, or `cancelled` if no option fits.
 pub(super) fn replies(options: &[PermissionOption]) -> Replies {
     let reply = |decision| match narrowest_option(options, decision).map(|option| option.kind) {
         Some(PermissionOptionKind::AllowOnce) => "allow_once",
@@ -128,8 +128,8 @@ mod tests {
         let ask = |call: Value| {
             let request = json!({"sessionId": "s", "toolCall": call, "options": []});
             let request: RequestPermissionRequest = serde_json::from_value(request).unwrap();
-            let act = act(&request);
-            (question(&request), format!("{} {} {}", act.capability, act.operation, act.resource))
+            let action = requested_action(&request);
+            (question(&request), format!("{} {} {}", action.capability, action.operation, action.resource))
         };
         let call = json!({"toolCallId": "1", "title": "rm x", "kind": "delete", "rawInput": {"path": "x"}});
         assert_eq!(ask(call), (r#"Allow rm x? {"path":"x"}"#.into(), "tool delete rm x".into()));

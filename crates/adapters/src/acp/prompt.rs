@@ -3,7 +3,7 @@
 use agent_client_protocol::v1::schema::{ContentBlock, PromptCapabilities};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use mainspring_core::{ArtifactId, Block, Failure, Message};
+use mainspring_core::{ArtifactId, Block, Failure, FailureCode, Message};
 use mainspring_kernel::adapter::AttemptHandle;
 use serde_json::{Value, json};
 
@@ -84,7 +84,7 @@ impl Attachment {
                 Ok(json!({"type": "resource", "resource": resource}))
             }
             Err(_) => Err(Failure::new(
-                Failure::ADAPTER_INCOMPATIBLE,
+                FailureCode::AdapterIncompatible,
                 format!(
                     "the agent takes no files of type {:?}, which {name} is; put the file's path into the prompt instead",
                     self.mime_type

@@ -1,6 +1,6 @@
 //! Settings of a native session: its model and mode.
 //!
-//! Newer agents offer them as config options, older ones in fields of their own with a request for each.
+//! Newer agents offer both as config options. Older agents have a separate field and a separate request for each.
 
 use agent_client_protocol::v1::schema::{
     SessionConfigKind, SessionConfigOption, SessionConfigOptionCategory, SessionConfigSelectOptions,
@@ -220,7 +220,7 @@ mod tests {
         info.apply_setting(Setting::Model, "any", SessionInfo::default());
         assert_eq!(info.current_model().as_deref(), Some("any"), "the agent lists no models");
         info.apply_changes((None, Some(option("a"))));
-        assert_eq!(info.current_model().as_deref(), Some("a"), "what the agent reports counts");
+        assert_eq!(info.current_model().as_deref(), Some("a"), "the agent's report takes precedence");
         assert_eq!(info.offer(Setting::Model, "s", "b").unwrap().current, "a");
         let response = SessionInfo { config_options: Some(option("b")), ..SessionInfo::default() };
         info.apply_setting(Setting::Model, "b", response);

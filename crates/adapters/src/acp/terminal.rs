@@ -136,7 +136,7 @@ pub(super) fn resource(request: &CreateTerminalRequest) -> Resource {
     }
 }
 
-/// The command line to run, as the policy has decided about it.
+/// The command line to run, made from the resource that the policy decides about.
 fn command_line(request: &CreateTerminalRequest) -> Vec<String> {
     let words = match resource(request) {
         Resource::ShellLine(line) => vec!["/bin/sh".to_owned(), "-c".to_owned(), line],

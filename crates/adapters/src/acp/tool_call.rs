@@ -23,7 +23,7 @@ pub(super) struct OpenToolCall {
     content: Vec<ToolCallContent>,
     raw_output: Option<Value>,
     pub(super) started: bool,
-    /// When its output was last recorded.
+    /// The time at which the output was last recorded.
     pub(super) reported_at: Option<Time>,
 }
 
@@ -49,7 +49,7 @@ impl OpenToolCall {
         self.raw_output = fields.raw_output.or(self.raw_output.take());
     }
 
-    /// The call as it starts.
+    /// Returns the call in the form in which its start is recorded.
     pub(super) fn start(&self, id: &str) -> StartedCall {
         let kind = self.kind.and_then(kind_name);
         let names = [self.name.as_deref(), self.title.as_deref(), kind];

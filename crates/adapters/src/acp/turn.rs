@@ -9,7 +9,7 @@ use agent_client_protocol::v1::schema::{
     RequestPermissionRequest, RequestPermissionResponse, SelectedPermissionOutcome, SessionUpdate,
     ToolCallStatus, ToolCallUpdateFields, UsageUpdate,
 };
-use mainspring_core::{Approval, Block, Cost, Failure, PlannedTask, TaskStatus, Usage};
+use mainspring_core::{Approval, Block, Cost, Failure, FailureCode, PlannedTask, TaskStatus, Usage};
 use mainspring_kernel::adapter::{AttemptHandle, Death, End, HandleError, Record, RuntimeFacts};
 use mainspring_kernel::policy::{self, Question};
 use parking_lot::Mutex;
@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::client::ClientServices;
-use super::permission::{act, narrowest_option, question, replies, requested};
+use super::permission::{approval_request, narrowest_option, question, replies, requested_action};
 use super::tool_call::{OpenToolCall, file_of, text_of};
 use super::wire::{CallError, Inbound};
 use super::worker::AcpWorker;
@@ -50,7 +50,7 @@ impl PromptResult {
 /// A running turn.
 pub(super) struct AcpTurn<'a> {
     turn: TurnContext<'a, AcpWorker>,
-    /// The attempt, for requests of the agent: asks people only while the turn lasts.
+    /// The attempt handle for requests of the agent. It asks people only while the turn lasts.
     asker: AttemptHandle,
     /// Cancelled once the agent has ended the turn.
     ended_by_agent: CancellationToken,
@@ -104,7 +104,7 @@ impl<'a> AcpTurn<'a> {
         let mut inbound = worker.connection.subscribe(self.turn.native);
         let params = json!({"sessionId": self.turn.native, "prompt": prompt});
         let (native_run, result) = worker.connection.request::<PromptResult, _>("session/prompt", params);
-        // Created once: the time to read the last output is not extended by the output.
+        // Created once, so that output does not restart the timeout for reading the last output.
         let disconnected = worker.disconnected();
         tokio::pin!(result, disconnected);
         self.turn.record_at_end(RuntimeFacts { native_run, ..RuntimeFacts::default() }).await;
@@ -160,7 +160,7 @@ impl<'a> AcpTurn<'a> {
                 let message =
                     "a command of the agent was ended from outside; whether all of it has ended is not known";
                 TurnOutcome::Broken(
-                    self.failed(Failure::new(Failure::TRANSPORT_INTERRUPTION, message), false),
+                    self.failed(Failure::new(FailureCode::TransportInterruption, message), false),
                 )
             }
         }
@@ -174,7 +174,7 @@ impl<'a> AcpTurn<'a> {
         inbound: &mut mpsc::UnboundedReceiver<Inbound>,
         has_ended: bool,
     ) -> Result<(), HandleError> {
-        // A cancelled attempt may not record everything.
+        // After a cancellation, some records are refused.
         let unless_revoked = |handled| match handled {
             Ok(()) | Err(HandleError::Revoked) => Ok(()),
             Err(error) => Err(error),
@@ -199,7 +199,8 @@ impl<'a> AcpTurn<'a> {
         self.calls.write_files(&mut self.text).await
     }
 
-    /// True if the requests of an agent that `has_ended` its turn are still served: its run may have been cancelled since.
+    /// Reports whether the requests of an agent that `has_ended` its turn are served. They are not if the run has been
+    /// cancelled since.
     fn is_served(&self, has_ended: bool) -> bool {
         has_ended && !self.turn.attempt.is_cancelled()
     }
@@ -258,7 +259,7 @@ impl<'a> AcpTurn<'a> {
 
     /// Ends the turn after the process has ended or closed the connection.
     async fn fail_disconnected(&mut self, inbound: &mut mpsc::UnboundedReceiver<Inbound>) -> TurnOutcome {
-        // The kernel records an unknown outcome for open tool calls. Nobody waits for the responses to requests.
+        // The kernel records an unknown outcome for open tool calls. Responses to requests are not awaited.
         while let Ok(message) = inbound.try_recv() {
             if let Inbound::Update(update) = message {
                 let _ = self.handle_update(*update).await;
@@ -381,8 +382,8 @@ impl<'a> AcpTurn<'a> {
         self.turn.attempt.record(vec![Record::ToolUpdated { tool_use_id: id.to_owned(), text }]).await
     }
 
-    /// Records the start of a tool call that needs a permission, whatever its status. Completes the request with fields
-    /// from earlier updates, because some agents send only the id of the call.
+    /// Records the start of a tool call that needs a permission, even if the agent reports another status. Completes
+    /// the request with fields from earlier updates, because some agents send only the id of the call.
     async fn start_requested_tool(
         &mut self,
         request: &mut RequestPermissionRequest,
@@ -426,11 +427,11 @@ impl<'a> AcpTurn<'a> {
         let (rules, denied) = (self.turn.rules.clone(), self.denied.clone());
         async move {
             let replies = Some(replies(&request.options));
-            let data = Some(Box::new(requested(&request, diff)));
+            let data = Some(Box::new(approval_request(&request, diff)));
             let question = Question { replies, request: data, ..question(&request).into() };
             let mut decided = match narrowest_option(&request.options, Approval::Allowed) {
                 Some(_) if attempt.may_ask() => {
-                    let (action, question) = (act(&request), question.clone());
+                    let (action, question) = (requested_action(&request), question.clone());
                     let decided =
                         rules.request_permission(&attempt, default_grant.as_ref(), &action, question).await;
                     decided.map(|answer| answer.decision)

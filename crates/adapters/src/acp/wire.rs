@@ -110,7 +110,7 @@ struct SessionReport {
 }
 
 impl Router {
-    /// Drops what the response to a request with this method replaces.
+    /// Handles the response to a request of this method: ends the turn, or drops the reports that the response replaces.
     fn answered(&mut self, method: &str) {
         match method {
             // The turn has ended; later messages belong to no turn.

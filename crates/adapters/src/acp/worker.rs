@@ -9,7 +9,7 @@ use agent_client_protocol::schema::ProtocolVersion;
 use agent_client_protocol::v1::schema::{
     AgentCapabilities, AuthMethod, Implementation, InitializeRequest, InitializeResponse,
 };
-use mainspring_core::Failure;
+use mainspring_core::{Failure, FailureCode};
 use mainspring_kernel::adapter::Death;
 use parking_lot::Mutex;
 use serde::Serialize;
@@ -42,7 +42,7 @@ pub(crate) struct AcpWorker {
     pub(super) auth_methods: Vec<AuthMethod>,
     /// The methods that resume native sessions, as far as is known. The first one that works is used.
     resume_methods: Mutex<Vec<&'static str>>,
-    /// Read separately: the protocol's draft has the capability, its library not yet.
+    /// Read separately: the protocol's draft has the capability, but its library does not have it yet.
     can_fork: bool,
     /// The native sessions that the process has in memory.
     sessions: Mutex<HashMap<String, SessionInfo>>,
@@ -138,10 +138,10 @@ impl AcpWorker {
         if !known.iter().any(|known| known == method) {
             let known = if known.is_empty() { "none".into() } else { known.join(", ") };
             let message = format!("the agent has no way to authenticate named {method:?}; it has {known}");
-            return Err(Failure::new(Failure::AUTHENTICATION, message));
+            return Err(Failure::new(FailureCode::Authentication, message));
         }
         let result = self.call::<Value>("authenticate", json!({"methodId": method})).await;
-        result.map(drop).map_err(|error| Failure::new(Failure::AUTHENTICATION, error.to_string()))
+        result.map(drop).map_err(|error| Failure::new(FailureCode::Authentication, error.to_string()))
     }
 
     /// Opens a new native session in `cwd`, with MCP servers.
@@ -152,7 +152,7 @@ impl AcpWorker {
             retryable: matches!(error, CallError::Disconnected),
         })?;
         self.keep_new_session(info).ok_or_else(|| {
-            Failure::new(Failure::BINDING_FAILED, "the agent opened a session without an id").into()
+            Failure::new(FailureCode::BindingFailed, "the agent opened a session without an id").into()
         })
     }
 
@@ -169,7 +169,7 @@ impl AcpWorker {
         self.keep_new_session(info).ok_or(CallError::InvalidResponse { method: "session/fork", reason })
     }
 
-    /// Tells the agent to free a native session.
+    /// Requests that the agent frees a native session.
     pub(super) async fn close(&self, native: &str) {
         self.sessions.lock().remove(native);
         let closed = self.call::<Value>("session/close", json!({"sessionId": native})).await;
@@ -233,17 +233,17 @@ impl AcpWorker {
             let info = sessions.entry(native.to_owned()).or_default();
             info.apply_changes(self.connection.take_changes(native));
             let offer = info.offer(setting, native, value);
-            // Another name of the same model.
-            let meant = offer.as_ref().and_then(|offer| meant_value(setting, offer, value));
-            match meant {
-                Some(meant) => (meant.clone(), info.offer(setting, native, &meant)),
+            // `value` may be another name of an offered model.
+            let equivalent = offer.as_ref().and_then(|offer| equivalent_model(setting, offer, value));
+            match equivalent {
+                Some(equivalent) => (equivalent.clone(), info.offer(setting, native, &equivalent)),
                 None => (value.to_owned(), offer),
             }
         };
         let name = setting.name();
         let unsupported = || {
             Failure::new(
-                Failure::ADAPTER_INCOMPATIBLE,
+                FailureCode::AdapterIncompatible,
                 format!("the agent does not let the {name} be chosen"),
             )
         };
@@ -275,7 +275,7 @@ impl AcpWorker {
         info.current_model()
     }
 
-    /// Says how to log in to the agent.
+    /// Describes how to log in to the agent.
     fn login_remedy(&self) -> String {
         let methods: Vec<String> = self.auth_methods.iter().map(|it| it.id().to_string()).collect();
         let [first, others @ ..] = &methods[..] else { return "it names no way to".into() };
@@ -293,29 +293,29 @@ impl AcpWorker {
             CallError::Refused { code: ErrorCode::AUTH_REQUIRED, message } => {
                 let remedy = self.login_remedy();
                 Failure::new(
-                    Failure::AUTHENTICATION,
+                    FailureCode::Authentication,
                     format!("the agent wants authentication ({message}): {remedy}"),
                 )
             }
             CallError::Refused { code: ErrorCode::METHOD_NOT_FOUND, .. } => {
-                Failure::new(Failure::ADAPTER_INCOMPATIBLE, error.to_string())
+                Failure::new(FailureCode::AdapterIncompatible, error.to_string())
             }
             CallError::Refused { message, .. } => ModelError::of(message).failure(message),
             CallError::InvalidResponse { .. } => {
-                Failure::new(Failure::ADAPTER_EXECUTION_FAILED, error.to_string())
+                Failure::new(FailureCode::AdapterExecutionFailed, error.to_string())
             }
             CallError::Disconnected => process_ended(self),
         }
     }
 }
 
-/// The offered value that `value` means, if it is another name of a model.
-fn meant_value(setting: Setting, offer: &SettingOffer, value: &str) -> Option<String> {
+/// Returns the offered model that has `value` as another name.
+fn equivalent_model(setting: Setting, offer: &SettingOffer, value: &str) -> Option<String> {
     if setting != Setting::Model {
         return None;
     }
     match find_models(value, offer.values.iter().map(String::as_str))[..] {
-        [meant] if meant != value => Some(meant.to_owned()),
+        [equivalent] if equivalent != value => Some(equivalent.to_owned()),
         _ => None,
     }
 }
@@ -329,7 +329,7 @@ async fn initialize(
         .client_capabilities(features.capabilities())
         .client_info(Implementation::new("mainspring", env!("CARGO_PKG_VERSION")));
     let response: Value = connection.call("initialize", request).await?;
-    // The other fields of another version have an unknown form.
+    // The other fields are parsed only for this version: another version may give them another form.
     let version = response.get("protocolVersion").cloned().unwrap_or_default();
     if version != json!(ProtocolVersion::V1) {
         return Err(InitializeError::OtherVersion(version));
@@ -348,17 +348,17 @@ fn start_error(error: InitializeError, process: &Process) -> SetupError {
                 "the agent speaks version {version} of the Agent Client Protocol, and mainspring version 1: \
                  use a release of the agent that speaks that"
             );
-            Failure::new(Failure::ADAPTER_INCOMPATIBLE, message).into()
+            Failure::new(FailureCode::AdapterIncompatible, message).into()
         }
         InitializeError::Call(CallError::Refused { code, message }) if INCOMPATIBLE.contains(&code) => {
             let message = format!(
                 "the agent does not speak version 1 of the Agent Client Protocol, which mainspring does: {message}"
             );
-            Failure::new(Failure::ADAPTER_INCOMPATIBLE, message).into()
+            Failure::new(FailureCode::AdapterIncompatible, message).into()
         }
         InitializeError::Call(error) => {
             let failure =
-                Failure::new(Failure::ADAPTER_UNAVAILABLE, format!("the agent did not start: {error}"));
+                Failure::new(FailureCode::AdapterUnavailable, format!("the agent did not start: {error}"));
             SetupError::retryable(with_last_output(failure, process.log()))
         }
     }

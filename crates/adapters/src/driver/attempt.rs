@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use mainspring_core::{Binding, Failure, Run, Sandbox, SandboxProfile};
+use mainspring_core::{Binding, Failure, FailureCode, Run, Sandbox, SandboxProfile};
 use mainspring_kernel::adapter::{AttemptHandle, Death, End, Record, RuntimeFacts};
 use mainspring_kernel::folders::check_usable;
 use mainspring_kernel::policy::{Permissions, Rules};
@@ -76,7 +76,7 @@ impl<D: Dialect> Driver<D> {
         let preferred = bound.as_deref().or_else(|| origin.as_ref()?.native.as_deref());
         let lease = self.lease_worker(attempt, &key, preferred, log).await?;
         let worker = lease.worker();
-        // The process calls for this attempt until the attempt has ended.
+        // Calls of the process belong to this attempt until the attempt has ended.
         let _attached = worker.process().endpoint().map(|endpoint| endpoint.attach(attempt));
         let previous_native = lease.last_session.as_ref().map(|session| session.native.clone());
         let active = ActiveAttempt { worker: worker.clone(), native: None, previous_native };
@@ -119,7 +119,7 @@ impl<D: Dialect> Driver<D> {
     ) -> Result<(String, TurnOutcome), AttemptError> {
         let worker = lease.worker();
         let facts = process_facts(&*worker);
-        // An attempt that fails before its session is open says which process failed.
+        // Recorded early, so that an attempt that fails before its session is open names its process too.
         attempt.record_at_end(vec![Record::Runtime(Box::new(facts.clone()))]).await?;
         let stage = match source.0 {
             Some(_) => Stage::Resume { is_new_process: lease.is_new },
@@ -196,7 +196,7 @@ impl<D: Dialect> Driver<D> {
     }
 
     /// After a cancellation, ends every process that was started during the turn; the others stay. If these processes
-    /// cannot be identified, the whole tree ends. After another turn, records the processes that it left running.
+    /// cannot be identified, the whole tree ends. After any other turn, records the processes that the turn left running.
     async fn settle_processes(
         &self,
         attempt: &AttemptHandle,
@@ -255,7 +255,7 @@ impl<D: Dialect> Driver<D> {
     }
 
     /// The model of a run, and a notice if it is not the one that the session's profile asks for. The run's own model
-    /// and profile take precedence over the session's profile, and that over the adapter's model.
+    /// and profile take precedence over the session's profile, which takes precedence over the adapter's model.
     fn model_of<'a>(
         &'a self,
         attempt: &'a AttemptHandle,
@@ -305,7 +305,7 @@ impl<D: Dialect> Driver<D> {
             // Returning would claim that the agent has stopped. The kernel gives up waiting and calls [`Adapter::kill`].
             Death::Unproven if attempt.is_cancelled() => std::future::pending().await,
             Death::Unproven => Err(permanent(
-                Failure::TRANSPORT_INTERRUPTION,
+                FailureCode::TransportInterruption,
                 "the agent's process was ended from outside; whether all of it has ended is not known".into(),
             )),
         }
@@ -317,7 +317,7 @@ impl<D: Dialect> Driver<D> {
             (&launch.scope, Peers::Guarded(launch.mark()), self.options.relay.clone());
         Endpoint::open(scope, peers, relay, attempt, &self.context.tasks).map_err(|error| {
             Failure::new(
-                Failure::ADAPTER_UNAVAILABLE,
+                FailureCode::AdapterUnavailable,
                 format!("the socket for the agent's calls was not made: {error}"),
             )
         })
@@ -355,8 +355,9 @@ impl<D: Dialect> Driver<D> {
                 return Err(AttemptError::Cancelled);
             }
         };
-        let lease = lease?
-            .ok_or_else(|| permanent(Failure::ADAPTER_UNAVAILABLE, "mainspring is shutting down".into()))?;
+        let lease = lease?.ok_or_else(|| {
+            permanent(FailureCode::AdapterUnavailable, "mainspring is shutting down".into())
+        })?;
         let worker = lease.worker();
         *self.can_resume.lock() = Some(worker.can_resume());
         // The log of a reused worker still holds the output of earlier attempts.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use mainspring_core::{AuthMethod, Failure, Grant, Run, Supervision, UsageReports};
+use mainspring_core::{AuthMethod, Failure, FailureCode, Grant, Run, Supervision, UsageReports};
 use mainspring_kernel::adapter::{AttemptHandle, Login, Record, RuntimeFacts};
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::folders::Folders;
@@ -55,7 +55,7 @@ pub struct AgentOptions {
     pub stop_grace: Duration,
     /// The policy for permissions that no rule decides.
     pub permissions: Permissions,
-    /// Exceptions to `permissions`. Only for agents that say what they want to do.
+    /// Exceptions to `permissions`. Only for agents whose requests describe the action.
     pub rules: Vec<Rule>,
     /// When the agent's log is kept.
     pub keep_log: KeepLog,
@@ -156,7 +156,8 @@ pub(crate) trait Dialect: Send + Sync + Sized + 'static {
         attempt: &AttemptHandle,
     ) -> impl Future<Output = Result<String, ResumeError>> + Send;
 
-    /// Tells the agent to free a native session that is not needed soon. Called only if [`AgentWorker::can_close`].
+    /// Requests that the agent frees a native session that is not needed soon. Called only if
+    /// [`AgentWorker::can_close`].
     fn close(&self, worker: &Self::Worker, native: &str) -> impl Future<Output = ()> + Send;
 
     /// Sets the model of a native session and other settings that the dialect knows. Returns the model that the agent
@@ -283,10 +284,11 @@ pub(crate) fn start_process(
     if let Some(command) = launch.missing_command() {
         let message =
             format!("the command {command:?} was not found; install it, or mend the adapter's `command`");
-        return Err(Failure::new(Failure::ADAPTER_UNAVAILABLE, message).into());
+        return Err(Failure::new(FailureCode::AdapterUnavailable, message).into());
     }
-    Process::start(launch, &context.tasks, &context.clock)
-        .map_err(|error| SetupError::retryable(Failure::new(Failure::ADAPTER_UNAVAILABLE, error.to_string())))
+    Process::start(launch, &context.tasks, &context.clock).map_err(|error| {
+        SetupError::retryable(Failure::new(FailureCode::AdapterUnavailable, error.to_string()))
+    })
 }
 
 /// The failure of an attempt whose agent process has ended, or sent something that ended the connection.
@@ -295,7 +297,7 @@ pub(crate) fn process_ended(worker: &impl AgentWorker) -> Failure {
         Some(fault) => format!("the connection was closed because the agent {fault}"),
         None => "the agent's process has ended".into(),
     };
-    let failure = Failure::new(Failure::TRANSPORT_INTERRUPTION, message);
+    let failure = Failure::new(FailureCode::TransportInterruption, message);
     with_last_output(failure, worker.process().log())
 }
 

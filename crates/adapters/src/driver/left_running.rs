@@ -1,5 +1,5 @@
-//! The processes that turns left running, and those that they start later. They belong to an agent's tree and end with it
-//! at the latest.
+//! The processes that turns left running, and the processes that these start later. They belong to an agent's tree and end
+//! with it at the latest.
 //!
 //! A process whose parent has ended is a child of the guard. It belongs to the last turn of its agent that left processes,
 //! if it was started after that turn began and before the next one.
@@ -13,7 +13,7 @@ use rustix::process::Signal;
 
 use crate::process::{Process, ProcessId, Reading, Snapshot, Tree, end_processes};
 
-/// How often the processes of an attempt are stopped at most before they are killed.
+/// The maximum number of times that the processes of an attempt are suspended before they are killed.
 const MAX_STOPS: u32 = 20;
 
 /// The processes by the attempt whose turn started them.
@@ -26,7 +26,7 @@ struct Left {
     /// The processes of the tree when the turn began.
     before: Snapshot,
     known: HashSet<ProcessId>,
-    /// Whether the agent has not begun another turn.
+    /// True until the agent begins another turn.
     is_last: bool,
 }
 
@@ -86,7 +86,7 @@ impl LeftRunning {
         self.0.lock().get_mut(&attempt).map(Left::read).unwrap_or_default()
     }
 
-    /// Stops the processes of an attempt until none of them can start another one.
+    /// Suspends the processes of an attempt with SIGSTOP until none of them can start another one.
     fn stop(&self, attempt: AttemptId) -> Reading {
         let mut stopped = HashSet::new();
         let mut reading = self.read(attempt);

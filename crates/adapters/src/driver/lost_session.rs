@@ -1,9 +1,9 @@
 //! Lost sessions: decides whether a failure means that the agent no longer has its native session.
 //!
-//! Agents report a missing session in many ways: with various codes, only when it is prompted, by a crash, or not at all.
-//! So every failure of a session that existed before the attempt counts as its loss, unless the agent has produced
+//! Agents report a missing session in many ways: with various codes, only at the next prompt, by a crash, or not at
+//! all. So every failure of a session that existed before the attempt counts as its loss, unless the agent has produced
 //! output, or the failure has another known cause. The kernel then opens the next generation in the same run. A session
-//! that the attempt itself opened is never lost, so a run does this once.
+//! that the attempt itself opened is never lost, so a run replaces its session at most once.
 
 use super::model_error::ModelError;
 
@@ -33,7 +33,7 @@ pub(crate) enum Cause {
     UnknownSession,
     /// The agent or its model reported an error.
     Reported(ModelError),
-    /// The agent took the prompt and did nothing.
+    /// The agent accepted the prompt and did nothing.
     Nothing,
     /// The agent did not answer in time.
     TimedOut,
@@ -67,7 +67,7 @@ pub(crate) fn is_session_lost(existed: bool, stage: Stage, cause: Cause) -> bool
         (Cause::Disconnected, Stage::Resume { is_new_process }) => is_new_process,
         // Resuming a session calls no model, so the error is about the session.
         (_, Stage::Resume { .. }) => true,
-        // The model, not the session. The session is kept for a later run.
+        // The error is about the model, so the session is kept for a later run.
         (
             Cause::Reported(
                 ModelError::QuotaExceeded
@@ -98,7 +98,7 @@ mod tests {
     const REUSED: Stage = Stage::Resume { is_new_process: false };
 
     #[test]
-    fn the_loss_of_a_session_is_recognised_by_its_circumstances() {
+    fn a_lost_session_is_recognised_by_stage_and_cause() {
         let reported = Cause::reported;
         for (stage, cause, lost) in [
             (SILENT, reported("No conversation found with session ID: 1"), true),
@@ -128,7 +128,7 @@ mod tests {
             (Stage::Configure, Cause::Disconnected, false),
         ] {
             assert_eq!(is_session_lost(true, stage, cause), lost, "{stage:?} {cause:?}");
-            assert!(!is_session_lost(false, stage, cause), "it is new: {stage:?} {cause:?}");
+            assert!(!is_session_lost(false, stage, cause), "a new session: {stage:?} {cause:?}");
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Agents pass on the provider's text, often with the HTTP status. They have already retried what they can retry.
 
-use mainspring_core::Failure;
+use mainspring_core::{Failure, FailureCode};
 
 /// The kind of an error that an agent reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,15 +67,15 @@ impl ModelError {
     }
 
     /// The stable code of a failure of this kind.
-    const fn code(self) -> &'static str {
+    fn code(self) -> FailureCode {
         match self {
-            Self::Unauthenticated => Failure::AUTHENTICATION,
-            Self::QuotaExceeded => Failure::QUOTA_EXCEEDED,
-            Self::TimedOut => Failure::TIMEOUT,
-            Self::Interrupted => Failure::TRANSPORT_INTERRUPTION,
-            Self::InvalidRequest => "invalid_request",
-            Self::Refused => "refusal",
-            Self::Other => Failure::ADAPTER_EXECUTION_FAILED,
+            Self::Unauthenticated => FailureCode::Authentication,
+            Self::QuotaExceeded => FailureCode::QuotaExceeded,
+            Self::TimedOut => FailureCode::Timeout,
+            Self::Interrupted => FailureCode::TransportInterruption,
+            Self::InvalidRequest => "invalid_request".into(),
+            Self::Refused => "refusal".into(),
+            Self::Other => FailureCode::AdapterExecutionFailed,
         }
     }
 
@@ -128,7 +128,7 @@ mod tests {
             ("", "adapter_execution_failed"),
             ("ünbekannt", "adapter_execution_failed"),
         ] {
-            assert_eq!(ModelError::of(message).failure(message).code, code, "{message}");
+            assert_eq!(ModelError::of(message).failure(message).code.as_str(), code, "{message}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Finds the model that a caller means among those that an agent offers.
+//! Finds the offered model that matches the name given by a caller.
 //!
 //! Agents name the same model in different ways: with or without a vendor (`anthropic/claude-x`), with or without a date
 //! (`claude-x-20250929`). Two names mean the same model if they agree in all parts that both of them have.
@@ -35,7 +35,7 @@ impl<'a> ModelName<'a> {
         }
     }
 
-    fn means(&self, other: &Self) -> bool {
+    fn matches(&self, other: &Self) -> bool {
         let agree_in_date = self.date.zip(other.date).is_none_or(|(one, other)| same_date(one, other));
         let agree_in_vendor =
             self.vendor.zip(other.vendor).is_none_or(|(one, other)| one.eq_ignore_ascii_case(other));
@@ -58,7 +58,7 @@ fn digits(date: &str) -> String {
     date.chars().filter(|char| *char != '-').collect()
 }
 
-/// The date of a name for comparison. A name without a date stands for the latest.
+/// The date of a name for comparison. A name without a date counts as the latest.
 fn sort_date(name: &str) -> String {
     match ModelName::parse(name).date {
         Some("latest") | None => "~".into(),
@@ -66,14 +66,14 @@ fn sort_date(name: &str) -> String {
     }
 }
 
-/// Finds the models of `offered` that `wanted` means: the one of exactly this name, else those whose names agree with
-/// it. Of several dates of the same model, only the latest is returned.
+/// Finds the models of `offered` that match `wanted`: the model of exactly this name, else the models whose names agree
+/// with it. Returns at most one model of each vendor: the one with the latest date.
 pub(crate) fn find_models<'a>(wanted: &str, offered: impl Iterator<Item = &'a str> + Clone) -> Vec<&'a str> {
     if let Some(exact) = offered.clone().find(|name| *name == wanted) {
         return vec![exact];
     }
     let name = ModelName::parse(wanted);
-    let mut found: Vec<&str> = offered.filter(|offered| name.means(&ModelName::parse(offered))).collect();
+    let mut found: Vec<&str> = offered.filter(|offered| name.matches(&ModelName::parse(offered))).collect();
     let vendor = |offered: &str| ModelName::parse(offered).vendor.map(str::to_lowercase);
     found.sort_by_key(|offered| Reverse(sort_date(offered)));
     let mut vendors = vec![];

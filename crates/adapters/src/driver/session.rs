@@ -20,7 +20,7 @@ const RECENT_MESSAGES: usize = 64;
 pub(super) enum SessionStart {
     /// The native session was resumed. The text holds turns that it may lack.
     Resumed(Option<String>),
-    /// The native session is a fork with all the context of its origin: the native session with this id.
+    /// The native session is a fork of the native session with this id, and has all its context.
     Forked(String),
     /// The native session is new and gets this preface.
     Opened(Preface),
@@ -35,7 +35,7 @@ impl SessionStart {
             Self::Resumed(interrupted) => interrupted,
             Self::Forked(_) => None,
         };
-        // A slash command must be the beginning of what is sent.
+        // The text that is sent must begin with the slash command.
         if context.is_none() && is_slash_command(attempt) {
             return Ok(None);
         }
@@ -74,7 +74,7 @@ impl<D: Dialect> Driver<D> {
                 // A slash command must be sent without a preface.
                 Ok(()) if is_slash_command(attempt) => Ok((native, SessionStart::Resumed(None))),
                 Ok(()) => {
-                    // A process that lives has seen its failed turns, but not every agent keeps a cancelled one.
+                    // A process that is alive has seen its failed turns, but not every agent keeps a cancelled one.
                     let path = attempt.path(RECENT_MESSAGES).await?;
                     let interrupted = interrupted_turns(&path, prompt.id, served.is_some() || in_memory);
                     Ok((native, SessionStart::Resumed(interrupted)))

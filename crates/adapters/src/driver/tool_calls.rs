@@ -5,8 +5,8 @@
 //! ```
 //!
 //! A call that starts completes the message of the text streamed so far. Calls that overlap form a round; one message
-//! holds their results. Each call is recorded when it starts and its result when it ends, so a crash between the two loses
-//! neither. The kernel closes a round that is open when the run ends.
+//! holds their results. Each call is recorded when it starts and its result when it ends, so a crash loses neither
+//! a started call nor a result. The kernel closes a round that is open when the run ends.
 
 use std::collections::HashSet;
 
@@ -39,7 +39,7 @@ pub(crate) struct ToolCalls<'a> {
     attempt: &'a AttemptHandle,
     /// The calls of the current round.
     round: Vec<RoundCall>,
-    /// Files of the agent that no message holds yet: a round is open.
+    /// The agent's files that are not in a message yet, because a round is open.
     files: Vec<Block>,
     /// Whether the agent must ask before it acts.
     must_ask: bool,
@@ -59,7 +59,8 @@ struct RoundCall {
 }
 
 impl<'a> ToolCalls<'a> {
-    /// Makes the calls of a turn. Without a default grant that allows everything, the agent must ask before it acts.
+    /// Creates the state of a turn that has no calls yet. Without a default grant that allows everything, the agent must ask
+    /// before it acts.
     pub(crate) fn new(attempt: &'a AttemptHandle, default_grant: Option<&Grant>) -> Self {
         let must_ask = default_grant.is_none_or(|grant| grant.effect != GrantEffect::Allow);
         Self { attempt, round: vec![], files: vec![], must_ask, asked: HashSet::new(), asked_ahead: false }
@@ -70,7 +71,8 @@ impl<'a> ToolCalls<'a> {
         self.asked.insert(id.to_owned());
     }
 
-    /// Notes that the agent has asked for a permission without naming the call: for the open ones, else for the next one.
+    /// Notes that the agent has asked for a permission without naming the call. The question counts for all open calls,
+    /// or for the next call if none is open.
     pub(crate) fn ask_unnamed(&mut self) {
         self.asked_ahead = self.round.is_empty();
         self.asked.extend(self.round.iter().map(|call| call.id.clone()));
@@ -170,7 +172,7 @@ impl<'a> ToolCalls<'a> {
         }
     }
 
-    /// Writes the files that no message holds yet: the turn ends, or a round has ended.
+    /// Writes the files that are not in a message yet. Called when the turn ends or no round is open.
     pub(crate) async fn write_files(&mut self, text: &mut TextBlocks<'_>) -> Result<(), HandleError> {
         if self.files.is_empty() {
             return Ok(());

@@ -45,7 +45,7 @@ pub(super) fn context_line(shared: &Shared, call_id: String) -> EndpointLine {
     let context = match &*shared.live.borrow() {
         Some(attempt) => Context::Run(run_context(attempt)),
         None => Context::Unavailable {
-            error: NoContext { code: "stale_owner".into(), message: BETWEEN_ATTEMPTS.into() },
+            error: NoContext { code: "stale_owner".into(), message: NO_LIVE_ATTEMPT.into() },
         },
     };
     EndpointLine::Context { call_id, context }
@@ -64,14 +64,14 @@ pub(super) fn run_context(attempt: &AttemptHandle) -> RunContext {
     }
 }
 
-const BETWEEN_ATTEMPTS: &str =
+const NO_LIVE_ATTEMPT: &str =
     "the agent works on no run at the moment: an agent calls only while its turn runs";
 
 /// Runs a call for the live attempt. Returns the result as text.
 pub(super) async fn run(shared: &Arc<Shared>, call: ToolUse) -> String {
     let mut live = shared.live.subscribe();
     let Some(attempt) = live.borrow_and_update().clone() else {
-        return error_answer("no_authority", BETWEEN_ATTEMPTS);
+        return error_answer("no_authority", NO_LIVE_ATTEMPT);
     };
     if let Err(message) = check_ids(&attempt, &call) {
         return error_answer("stale_attempt", &message);

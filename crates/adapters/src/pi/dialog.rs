@@ -130,7 +130,7 @@ impl Asker<'_> {
         })
     }
 
-    /// Decides a permission; `replies` are the replies to pi if it is allowed, and if it is denied.
+    /// Decides a permission. `replies` are the replies to pi: the first if it is allowed, the second if it is denied.
     async fn permit(&self, question: &str, replies: (&str, &str)) -> Result<bool, HandleError> {
         let replies =
             Replies { allowed: excerpt(replies.0.to_owned()), denied: excerpt(replies.1.to_owned()) };

@@ -115,7 +115,7 @@ impl<'a> PiTurn<'a> {
     async fn process(mut self, inbound: &mut mpsc::Receiver<Value>) -> TurnOutcome {
         let worker = self.turn.worker.clone();
         let mut questions = QuestionQueue::default();
-        // Created once: the time to read the last output is not extended by the output.
+        // Created once, so that output does not restart the timeout for reading the last output.
         let disconnected = worker.disconnected();
         tokio::pin!(disconnected);
         loop {
@@ -160,8 +160,8 @@ impl<'a> PiTurn<'a> {
         }
     }
 
-    /// Handles the records that arrived between the last look at the queue and the end of the connection. Returns the
-    /// outcome if one of them ends the turn.
+    /// Handles the records that were queued when the connection ended. Returns the outcome if one of them ends the
+    /// turn.
     async fn handle_last_records(&mut self, inbound: &mut mpsc::Receiver<Value>) -> Option<TurnOutcome> {
         while let Ok(record) = inbound.try_recv() {
             if let Ok(NextStep::End(outcome)) = self.handle_record(record).await {

@@ -178,7 +178,7 @@ pub(super) fn response_result(mut response: Value) -> Result<Value, CallError> {
 async fn write_lines(mut stdin: impl AsyncWrite + Unpin, mut lines: mpsc::UnboundedReceiver<String>) {
     while let Some(mut line) = lines.recv().await {
         line.push('\n');
-        // A pi that stops reading also closes its output, or is killed later.
+        // If pi stops reading, it also closes its output, or is killed later.
         if stdin.write_all(line.as_bytes()).await.is_err() || stdin.flush().await.is_err() {
             return;
         }

@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use mainspring_core::Failure;
+use mainspring_core::{Failure, FailureCode};
 use mainspring_kernel::adapter::Death;
 use parking_lot::Mutex;
 use serde::Deserialize;
@@ -29,7 +29,7 @@ pub(crate) struct PiWorker {
     pub(super) connection: Connection,
     /// Whether the agent stores its sessions in files.
     stores_sessions: bool,
-    /// The model it uses, as of its last answer about it.
+    /// The model in use, as pi last reported it.
     model: Mutex<Option<PiModel>>,
     /// Whether the worker must not be used again.
     is_unusable: AtomicBool,
@@ -61,7 +61,7 @@ impl PiState {
         !self.is_streaming && !self.is_compacting && self.pending_message_count == 0
     }
 
-    /// The native id of the open session: its file, or its number if it has none.
+    /// The native id of the open session: its file, or its id if it has no file.
     fn native(&self) -> &str {
         self.session_file.as_deref().unwrap_or(&self.session_id)
     }
@@ -82,11 +82,11 @@ impl PiWorker {
                 process.kill().await;
                 let (code, retryable, reason) = match invalid {
                     Err(error @ CallError::Disconnected) => {
-                        (Failure::ADAPTER_UNAVAILABLE, true, error.to_string())
+                        (FailureCode::AdapterUnavailable, true, error.to_string())
                     }
-                    Err(error) => (Failure::ADAPTER_INCOMPATIBLE, false, error.to_string()),
+                    Err(error) => (FailureCode::AdapterIncompatible, false, error.to_string()),
                     Ok(_) => (
-                        Failure::ADAPTER_INCOMPATIBLE,
+                        FailureCode::AdapterIncompatible,
                         false,
                         "it does not say which session it has open".into(),
                     ),
@@ -111,12 +111,12 @@ impl PiWorker {
         let (before, opened, state) = open.await.map_err(|error| self.open_error(&error))?;
         if opened["cancelled"] == true {
             let message = "an extension of the agent did not let it open a new session";
-            return Err(Failure::new(Failure::BINDING_FAILED, message).into());
+            return Err(Failure::new(FailureCode::BindingFailed, message).into());
         }
         self.model.lock().clone_from(&state.model);
         if state.native() == before.native() {
             let message = "the agent opened no new session but kept the old one";
-            return Err(Failure::new(Failure::BINDING_FAILED, message).into());
+            return Err(Failure::new(FailureCode::BindingFailed, message).into());
         }
         Ok(state.native().to_owned())
     }
@@ -143,11 +143,11 @@ impl PiWorker {
         }
         let state = get_state(&self.connection).await.map_err(resume_error)?;
         self.model.lock().clone_from(&state.model);
-        // The name of a session's file contains its number.
+        // The name of a session's file contains the session's id.
         if state.native() == native && native.contains(&state.session_id) && state.message_count > 0 {
             return Ok(());
         }
-        // Pi has started an empty session at this path and would create its next ones beside it.
+        // Pi has started an empty session at this path and would create its next sessions in the same folder.
         self.is_unusable.store(true, Ordering::Relaxed);
         Err(ResumeError::Unknown(format!("the agent remembers nothing of {native}")))
     }
@@ -172,7 +172,7 @@ impl PiWorker {
         Ok(())
     }
 
-    /// The model it uses, `provider/id`.
+    /// The model in use, as `provider/id`.
     pub(super) fn current_model(&self) -> Option<String> {
         self.model.lock().as_ref().map(|model| format!("{}/{}", model.provider, model.id))
     }
@@ -195,7 +195,7 @@ impl PiWorker {
 }
 
 impl AgentWorker for PiWorker {
-    /// Pi can fork only at a prompt, not after an answer, which is what the driver needs.
+    /// Pi can fork only at a prompt, but the driver needs forks after an answer.
     fn can_fork(&self) -> bool {
         false
     }
@@ -258,8 +258,8 @@ pub(super) fn parse_state(state: &Value) -> PiState {
     PiState::deserialize(state).unwrap_or_default()
 }
 
-/// Finds a model by its full name or its id, or by a name that differs in the provider or the date. Of several
-/// matches, the one of the current provider is taken.
+/// Finds a model by its full name or its id, or by a name that differs in the provider or the date. Of several matches,
+/// the model of the current provider is used.
 fn find_model<'a>(
     offered: &'a [PiModel],
     current: Option<&PiModel>,
@@ -269,13 +269,13 @@ fn find_model<'a>(
     if let Some(model) = offered.iter().find(is_wanted) {
         return Ok(model);
     }
-    let mut meant: Vec<&PiModel> = offered.iter().filter(|model| model.id == wanted).collect();
-    if meant.is_empty() {
+    let mut matching: Vec<&PiModel> = offered.iter().filter(|model| model.id == wanted).collect();
+    if matching.is_empty() {
         let names: Vec<String> =
             offered.iter().map(|model| format!("{}/{}", model.provider, model.id)).collect();
         let found = find_models(wanted, names.iter().map(String::as_str));
         let is_found = |name: &String| found.contains(&name.as_str());
-        meant =
+        matching =
             names.iter().zip(offered).filter(|(name, _)| is_found(name)).map(|(_, model)| model).collect();
     }
     let is_current = |model: &&&PiModel| current.is_some_and(|current| current.provider == model.provider);
@@ -284,7 +284,7 @@ fn find_model<'a>(
             models.take(MAX_LISTED_MODELS).map(|model| format!("{}/{}", model.provider, model.id)).collect();
         names.join(", ")
     };
-    match (meant.iter().find(is_current), meant.as_slice()) {
+    match (matching.iter().find(is_current), matching.as_slice()) {
         (Some(model), _) | (None, [model]) => Ok(model),
         (None, []) => {
             let more = if offered.len() > MAX_LISTED_MODELS { ", …" } else { "" };

@@ -6,7 +6,7 @@ use mainspring_core::Time;
 
 use super::*;
 
-/// A worker with a number, which notes how it was ended.
+/// A worker with a number, which records how it was ended.
 struct FakeWorker {
     no: usize,
     alive: AtomicBool,
@@ -147,7 +147,11 @@ async fn a_worker_with_the_session_in_memory_is_preferred() {
     first.release(session("n2", false));
     second.release(session("n3", false));
     assert_eq!(fixture.lease("/a", Some("n1")).await.worker().no, 1);
-    assert_eq!(fixture.lease("/a", Some("n9")).await.worker().no, 2, "else the one idle for the least time");
+    assert_eq!(
+        fixture.lease("/a", Some("n9")).await.worker().no,
+        2,
+        "otherwise the worker that became idle last"
+    );
 }
 
 #[tokio::test]
@@ -202,7 +206,7 @@ async fn idle_and_dead_workers_are_not_kept() {
     fixture.lease("/a", None).await.release(None);
     fixture.settle().await;
     fixture.clock.advance(999);
-    // No step of the system's time makes the worker idle for longer.
+    // A change of the system's time does not count as idle time.
     fixture.clock.set_system_time(2_592_000_000);
     fixture.settle().await;
     assert_eq!(fixture.pool.size(), (1, 1));

@@ -1,4 +1,4 @@
-//! The confiner: restricts this process and then becomes the agent.
+//! The confiner: restricts its own process and then becomes the agent.
 //!
 //! ```text
 //! guard ──starts──▶ confiner: drops capabilities, restricts itself with Landlock ──exec──▶ agent
@@ -24,8 +24,8 @@ const EXIT_NOT_CONFINED: u8 = 126;
 /// The files and ports that a process may use. Everything that is not hidden may be read.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Confinement {
-    /// Folders that are granted for reading by themselves, without links in their paths: a parent that is granted
-    /// entry by entry may be impossible to list.
+    /// Folders with a read grant of their own, without links in their paths. The grant of a parent may not reach them: if
+    /// the parent is granted entry by entry and cannot be listed, its entries may get no grant.
     pub readable: Vec<PathBuf>,
     /// Folders and files that may be written, without links in their paths. A path that does not exist, or that
     /// contains a link by now, is left out.
@@ -186,7 +186,7 @@ mod linux {
                 }
                 return Ok(());
             }
-            // A link grants nothing: its target would be granted wherever it is.
+            // A link grants nothing: its target may be anywhere.
             let Some((file, kind)) = open_path(path).filter(|(_, kind)| *kind != FileType::Symlink) else {
                 return Ok(());
             };

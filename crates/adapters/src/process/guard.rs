@@ -176,7 +176,7 @@ fn kill_descendants() {
     }
 }
 
-/// Reports whether no process of the group lives. Members that have ended may wait to be reaped by their new parent.
+/// Reports whether no process of the group is alive. Members that have ended may wait to be reaped by their new parent.
 fn has_group_ended(group: Pid) -> bool {
     test_kill_process_group(group) == Err(Errno::SRCH)
         || (cfg!(target_os = "linux") && !tree::has_group(group))

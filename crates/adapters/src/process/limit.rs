@@ -1,6 +1,6 @@
-//! The time until which agents of a cluster's server may live.
+//! The time limit of the agents of a cluster's server.
 //!
-//! The server renews it in a file, together with the lease of its database. A server that is stopped or paused renews
+//! The server renews the limit in a file, together with the lease of its database. A server that is stopped or paused renews
 //! nothing, and cannot end its agents either. So each guard reads the file and ends its tree by itself, before another server
 //! can take the lease and start an agent for the same run.
 
@@ -12,12 +12,12 @@ use mainspring_kernel::clock::Clock;
 /// The longest time between two checks of the clock: timers of the system stand still while the machine is suspended.
 const CHECK_INTERVAL_MS: u64 = 100;
 
-/// A file with the time, in milliseconds since the start of the machine.
+/// A file that holds the time until which agents may live, in milliseconds since the start of the machine.
 #[derive(Debug, Clone)]
 pub struct Limit(PathBuf);
 
 impl Limit {
-    /// The limit in this file.
+    /// Returns the limit that `file` holds.
     pub fn new(file: impl Into<PathBuf>) -> Self {
         Self(file.into())
     }

@@ -6,9 +6,9 @@ use parking_lot::Mutex;
 
 use super::tail::Tail;
 
-/// Bytes kept of the beginning.
+/// The number of bytes that are kept of the beginning.
 const HEAD_BYTES: usize = 16 << 10;
-/// Bytes kept of the end.
+/// The number of bytes that are kept of the end.
 const TAIL_BYTES: usize = 48 << 10;
 /// Shorter values are not treated as secrets: they occur in ordinary text.
 const MIN_SECRET_BYTES: usize = 6;

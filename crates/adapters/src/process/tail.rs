@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keeps_only_the_last_bytes() {
+    fn only_the_last_bytes_are_kept() {
         let mut tail = Tail::new(4);
         for (pushed, kept) in [("ab", "ab"), ("cd", "abcd"), ("e", "bcde"), ("123456", "3456"), ("", "3456")]
         {

@@ -10,7 +10,7 @@ use mainspring_kernel::ids::Ids;
 
 /// The number of random digits in a folder's name.
 const UNIQUE_DIGITS: usize = 16;
-/// The longest path of a runtime folder: a socket's path has about 100 bytes.
+/// The longest path of a runtime folder: a socket's path can have only about 100 bytes.
 const RUNTIME_DIR_MAX_BYTES: usize = 48;
 
 /// A folder that only the user can use.
@@ -23,8 +23,8 @@ impl TemporaryFolder {
         Self::create_in(&std::env::temp_dir(), scope)
     }
 
-    /// Makes a folder for sockets of this scope: in the user's runtime folder, which no confined agent may write, else in
-    /// that of temporary files.
+    /// Makes a folder for sockets of this scope: in the user's runtime folder, which no confined agent may write, else
+    /// in the folder of temporary files.
     pub(crate) fn create_for_sockets(scope: &str) -> io::Result<Self> {
         Self::create_in(&runtime_dir().unwrap_or_else(std::env::temp_dir), scope)
     }
@@ -42,7 +42,7 @@ impl TemporaryFolder {
         &self.0
     }
 
-    /// Removes a folder of few files.
+    /// Removes the folder and blocks the thread meanwhile: only for folders with few files.
     pub(crate) fn remove_now(&self) {
         match std::fs::remove_dir_all(&self.0) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {

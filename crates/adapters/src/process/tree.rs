@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use mainspring_core::LeftProcess;
 use rustix::process::{Pid, Signal};
 
-/// The most characters of a command line that are shown.
+/// The maximum number of characters of a command line that are reported.
 const MAX_COMMAND_CHARS: usize = 200;
 /// The maximum number of times that an empty command line of a process is read again.
 const EXEC_READS: u32 = 100;
@@ -26,8 +26,8 @@ pub(super) struct Member {
     pub(super) group: Option<Pid>,
 }
 
-/// Lists every descendant of `root`, in whatever session or process group. Includes descendants that have ended and are
-/// not reaped yet: another of their threads may still run.
+/// Lists every descendant of `root`, in any session or process group. Includes descendants that have ended and are not
+/// reaped yet: another of their threads may still run.
 pub(super) fn descendants(root: Pid) -> Vec<Member> {
     let mut children: HashMap<Pid, Vec<Member>> = HashMap::new();
     for pid in all_processes() {
@@ -56,14 +56,15 @@ pub struct ProcessId {
 }
 
 impl ProcessId {
-    /// Returns the living process with this number. A process that has ended and is not reaped yet does not live.
+    /// Returns the process with this number if it is alive. A process that has ended and is not reaped yet is not
+    /// alive.
     fn of(pid: Pid) -> Option<Self> {
         let fields = stat(pid)?;
         let started = fields.get(START_FIELD)?.parse().ok()?;
-        lives(pid, &fields).then_some(Self { pid: pid.as_raw_pid(), started })
+        is_alive(pid, &fields).then_some(Self { pid: pid.as_raw_pid(), started })
     }
 
-    /// Reports whether the process lives.
+    /// Reports whether the process is alive.
     pub(crate) fn is_alive(self) -> bool {
         Pid::from_raw(self.pid).and_then(Self::of) == Some(self)
     }
@@ -114,8 +115,9 @@ impl ProcessId {
 
 /// One reading of process trees. Processes start and end during a reading, so one reading can miss some of them.
 ///
-/// Two equal readings miss none: every process whose parent has ended is a child of the next subreaper above, so a chain
-/// of processes that each start the next one and end shows a new child there in each reading.
+/// Two equal readings in a row miss none. A process whose parent has ended becomes a child of the nearest subreaper
+/// above it. So if each process of a chain starts the next one and ends, every reading finds a new child of the
+/// subreaper, and no two readings are equal.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Reading {
     /// The processes by number; `None` for a process that had ended. A process counts as living if it lived before its
@@ -175,7 +177,7 @@ impl Reading {
         None
     }
 
-    /// The processes that lived.
+    /// The processes that were alive during the reading.
     pub(crate) fn living(&self) -> impl Iterator<Item = ProcessId> {
         self.processes.values().copied().flatten()
     }
@@ -186,7 +188,7 @@ impl Reading {
         self
     }
 
-    /// Adds a process if it lives.
+    /// Adds a process if it is alive.
     pub(crate) fn insert(&mut self, process: ProcessId) {
         if process.is_alive() {
             self.processes.insert(process.pid, Some(process));
@@ -275,20 +277,20 @@ fn all_processes() -> impl Iterator<Item = Pid> {
     entries.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?))
 }
 
-/// Reports whether a process of this group lives.
+/// Reports whether a process of this group is alive.
 pub(super) fn has_group(group: Pid) -> bool {
     let is_member = |pid: Pid| {
         let fields = stat(pid)?;
-        Some(fields.get(GROUP_FIELD)?.parse() == Ok(group.as_raw_pid()) && lives(pid, &fields))
+        Some(fields.get(GROUP_FIELD)?.parse() == Ok(group.as_raw_pid()) && is_alive(pid, &fields))
     };
     all_processes().any(|pid| is_member(pid).unwrap_or(false))
 }
 
-/// Reports whether a process with these fields of its `stat` lives. The fields are those of its first thread: if that
-/// thread has ended, the other threads may still run.
-fn lives(pid: Pid, fields: &[String]) -> bool {
-    let lives = |thread: PathBuf| read_stat(&thread).is_some_and(|fields| !has_ended(&fields));
-    !has_ended(fields) || threads(pid).any(lives)
+/// Reports whether a process with these fields of its `stat` is alive. The fields are those of its first thread: if
+/// that thread has ended, the other threads may still run.
+fn is_alive(pid: Pid, fields: &[String]) -> bool {
+    let is_running = |thread: PathBuf| read_stat(&thread).is_some_and(|fields| !has_ended(&fields));
+    !has_ended(fields) || threads(pid).any(is_running)
 }
 
 /// Reports whether a thread with these fields of its `stat` has ended.

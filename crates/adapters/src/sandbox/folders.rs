@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_program_or_its_package_tells_the_agent() {
+    fn only_the_program_or_its_package_identifies_the_agent() {
         let has = |command: &[&str], agent: &str| {
             let command: Vec<String> = command.iter().map(ToString::to_string).collect();
             starts_agent(&command, agent)

@@ -1,7 +1,7 @@
 //! The git directory of a working folder, which a commit writes.
 //!
 //! In a linked worktree and in a submodule, `.git` is a file that names a directory elsewhere. An agent can write
-//! that file, so the directory is accepted only if it names the working folder in return. A link is not accepted.
+//! that file, so the directory is accepted only if it names the working folder too. A symbolic link is not accepted.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -60,7 +60,7 @@ fn is_git_directory(path: &Path) -> bool {
 mod tests {
     use super::*;
 
-    /// Makes the parts of a repository that are looked at.
+    /// Makes the parts of a repository that the code inspects.
     fn make_git_directory(path: &Path) {
         fs::create_dir_all(path.join("objects")).unwrap();
         fs::create_dir_all(path.join("refs")).unwrap();
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_an_agent_forged_gives_nothing() {
+    fn a_git_file_that_an_agent_forged_grants_nothing() {
         let (_kept, root) = folder();
         let (victim, work) = (root.join("other/.git"), root.join("work"));
         make_git_directory(&victim);

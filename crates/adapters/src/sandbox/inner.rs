@@ -1,6 +1,5 @@
-//! The sandboxes that known agents have themselves. Nothing can be mounted within our sandbox, so an agent's sandbox
-//! that mounts something is switched to a kind that works, or off. A variable that the adapter's `env` sets stays as
-//! it is.
+//! The built-in sandboxes of known agents. Nothing can be mounted within our sandbox, so an agent's sandbox that mounts
+//! something is switched to a kind that works, or off. A variable that the adapter's `env` sets stays as it is.
 
 use std::ffi::OsString;
 
@@ -18,7 +17,7 @@ pub(super) fn variables(
     if starts_agent(command, "codex") {
         let config = variable("CODEX_CONFIG").and_then(|config| config.into_string().ok());
         variables.extend(codex_config(config.as_deref()).map(|config| ("CODEX_CONFIG", config)));
-        // From 0.160 on, only bubblewrap restricts files, even with the older sandbox, so the sandbox is switched off.
+        // From codex 0.160 on, even the older sandbox restricts files with bubblewrap, which needs mounts: switch it off.
         if variable("INITIAL_AGENT_MODE").is_none() {
             variables.push(("INITIAL_AGENT_MODE", "agent-full-access".to_owned()));
         }
@@ -49,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_sandbox_of_known_agents_is_switched_unless_it_was_decided() {
+    fn the_sandbox_of_known_agents_is_switched_unless_it_is_configured() {
         let of = |command: &str, variable: Option<(&str, &str)>| {
             let look_up =
                 |name: &str| variable.filter(|(known, _)| *known == name).map(|(_, value)| value.into());

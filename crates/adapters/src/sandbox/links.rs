@@ -1,5 +1,5 @@
-//! Links in paths that a sandbox grants. An agent that could replace a part of such a path by a link would gain the folder
-//! that the link names, at the next start of an agent.
+//! Links in paths that a sandbox grants. If an agent could replace a part of such a path by a link, the next agent that
+//! starts would be granted the target of the link.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -44,8 +44,8 @@ pub(super) fn resolve_unless_writable(path: &Path, writable: &[PathBuf]) -> Opti
     Some(resolved)
 }
 
-/// Resolves the links of `base`, but none in `rest` below it. Returns `None` if the path does not exist or has a link
-/// there.
+/// Resolves the links of `base`, but none in `rest` below it. Returns `None` if the path does not exist or `rest` has a
+/// link.
 pub(super) fn resolve_base(base: &Path, rest: &Path) -> Option<PathBuf> {
     let path = base.canonicalize().ok()?.join(rest);
     let path: PathBuf = path.components().collect();

@@ -18,12 +18,12 @@ fn decided(
             assert_eq!(is_enforced, sandbox.profile != SandboxProfile::Off, "{sandbox:?}");
             sandbox.profile.name().to_owned()
         }
-        Err(failure) => failure.code,
+        Err(failure) => failure.code.to_string(),
     }
 }
 
 #[test]
-fn a_run_that_may_not_act_is_read_only_whatever_is_configured() {
+fn a_run_that_may_not_act_is_read_only_with_any_configuration() {
     for profile in PROFILES {
         for adapter in [Permissions::Ask, Permissions::Legacy, Permissions::Deny] {
             assert_eq!(
@@ -36,7 +36,7 @@ fn a_run_that_may_not_act_is_read_only_whatever_is_configured() {
 }
 
 #[test]
-fn an_acting_run_follows_the_setting_and_else_its_permissions() {
+fn an_acting_run_follows_the_setting_or_without_one_its_permissions() {
     for permissions in [Permissions::Ask, Permissions::Legacy] {
         for profile in PROFILES.into_iter().flatten() {
             assert_eq!(decided(ABI, Some(profile), permissions, permissions), profile.name());
@@ -44,7 +44,7 @@ fn an_acting_run_follows_the_setting_and_else_its_permissions() {
     }
     assert_eq!(decided(ABI, None, Permissions::Ask, Permissions::Ask), "workspace");
     assert_eq!(decided(ABI, None, Permissions::Legacy, Permissions::Legacy), "off");
-    // A delegated run of an adapter with high trust, whose parent has none.
+    // A delegated run: its adapter has high trust, its parent does not.
     assert_eq!(decided(ABI, None, Permissions::Legacy, Permissions::Ask), "workspace");
 }
 

@@ -22,7 +22,7 @@ use tokio::io::AsyncReadExt;
 
 use crate::world::{guard, with_timeout};
 
-/// The user that agents run as if the tests run as root.
+/// The user under which agents run if the tests run as root.
 const NOBODY: u32 = 65_534;
 
 /// Folders of a user: a home, a working folder, and a state directory with a token.
@@ -140,7 +140,7 @@ fn give_to_nobody(path: &Path) {
     }
 }
 
-/// A script that names each of the steps that succeed.
+/// Builds a script that prints the name of each step that succeeds.
 fn steps(steps: &[(&str, &str)]) -> String {
     let step = |(name, command): &(&str, &str)| {
         format!("( {command} ) >/dev/null 2>&1 </dev/null && echo '{name}'\n")
@@ -368,7 +368,7 @@ async fn an_agent_that_cannot_be_confined_is_not_started() {
 }
 
 #[tokio::test]
-async fn links_that_an_agent_made_open_nothing_at_its_next_start() {
+async fn links_that_an_agent_made_grant_nothing_at_its_next_start() {
     let mut place = Place::new();
     for folder in ["other/.git/objects", "other/.git/refs"] {
         fs::create_dir_all(place.path(folder)).unwrap();

@@ -36,7 +36,7 @@ async fn first_failure(world: &World, key: &str) -> (String, String, bool) {
     let events = world.events(key).await;
     let failed = events.iter().find_map(|event| match &event.body {
         Body::AttemptFailed { error, retryable, .. } => {
-            Some((error.code.clone(), error.message.clone(), *retryable))
+            Some((error.code.to_string(), error.message.clone(), *retryable))
         }
         _ => None,
     });
@@ -103,7 +103,11 @@ async fn a_cancelled_agent_has_the_grace_period_and_is_then_killed() {
     world.cancel(run).await;
     world.setup.clock.advance(1_999);
     let status = world.kernel().run_get(&world.me, run).await.unwrap().state.status();
-    assert_eq!((status, world.processes()), (RunStatus::Cancelling, 4), "asked to stop is not stopped");
+    assert_eq!(
+        (status, world.processes()),
+        (RunStatus::Cancelling, 4),
+        "the agent was asked to stop but has not stopped"
+    );
     world.setup.clock.advance(1);
     assert_eq!(world.wait_for_end(run).await.state.status(), RunStatus::Cancelled);
     assert_eq!(world.processes(), 0);
@@ -182,7 +186,7 @@ async fn a_login_has_ten_minutes() {
     assert!(futures_util::poll!(&mut login).is_pending());
     world.setup.clock.advance(1);
     let failure = with_timeout(login).await.unwrap_err();
-    assert_eq!(failure.code, "timeout");
+    assert_eq!(failure.code.as_str(), "timeout");
     world.wait_for_no_process().await;
     world.close().await;
 }

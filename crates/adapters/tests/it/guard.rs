@@ -125,7 +125,7 @@ async fn an_agent_that_does_not_exit_is_killed_after_its_grace_period() {
 }
 
 #[tokio::test]
-async fn a_killed_guard_proves_nothing_and_its_tree_is_killed_without_it() {
+async fn the_end_of_a_killed_guard_is_unproven_and_its_tree_is_killed() {
     let launch = launch("setsid sleep 1000 & echo ready; cat", 60_000);
     let (process, _pipes, _tasks) = start(&launch).await;
     let is_guard = |pid: &Pid| {

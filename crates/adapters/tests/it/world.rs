@@ -345,7 +345,7 @@ impl Setup {
         };
         let kernel = Options {
             adapter: "agent".into(),
-            // Also the time in which a kill must be proven, on a busy machine.
+            // The kill of an agent must be proven within this time too, even on a busy machine.
             cancel_grace_ms: 2_000,
             artifacts: Some(folder.join("artifacts")),
             retry: Retry { base_ms: 1, max_ms: 1 },

@@ -29,7 +29,7 @@ pub async fn ollama_model(config: &ModelsConfig) -> Option<String> {
     answer["data"][0]["id"].as_str().filter(|id| !id.is_empty()).map(str::to_owned)
 }
 
-/// Returns the base URL of Ollama: that of its own variable `OLLAMA_HOST` (`[SCHEME://]HOST[:PORT]`), or the usual one.
+/// Returns the base URL of Ollama: from its variable `OLLAMA_HOST` (`[SCHEME://]HOST[:PORT]`), or the default.
 pub(super) fn ollama_base_url(host: Option<&str>) -> String {
     let host = host.map(|host| host.trim().trim_end_matches('/')).filter(|host| !host.is_empty());
     let host = host.unwrap_or("127.0.0.1");
@@ -65,7 +65,7 @@ impl StoredKey {
     }
 }
 
-/// Lists the providers whose keys can be stored. A provider with a `key_file` has its own file.
+/// Lists the providers whose keys can be stored: those with a variable, and so without a `key_file`.
 pub fn stored_keys(config: &ModelsConfig) -> Vec<StoredKey> {
     let configured = config.providers.iter();
     let configured =

@@ -10,8 +10,8 @@ use crate::provider::ModelError;
 pub(super) struct ModelChoice<'a> {
     /// The model, or why there is none.
     pub(super) model: Result<SelectedModel, ModelError>,
-    /// The profile that only the session names, and that is not configured any more.
-    pub(super) gone: Option<&'a str>,
+    /// The session's profile, if the run would use it and it is not configured any more.
+    pub(super) missing_profile: Option<&'a str>,
 }
 
 /// Chooses the model. The run's options take precedence over the session's, and those over the agent's.
@@ -22,12 +22,12 @@ pub(super) fn choose_model<'a>(
     agent: &Definition,
 ) -> ModelChoice<'a> {
     let wanted = options.model_profile.as_deref().or(session_profile);
-    // A profile that is gone does not make the session unusable, if only the session names it.
-    let is_default = options.model.is_none() && wanted == session_profile;
-    let gone = wanted.filter(|name| is_default && !models.has_profile(name));
-    let profile = wanted.filter(|_| gone.is_none());
+    // A missing profile does not make the session unusable if only the session names it.
+    let is_of_session = options.model.is_none() && wanted == session_profile;
+    let missing_profile = wanted.filter(|name| is_of_session && !models.has_profile(name));
+    let profile = wanted.filter(|_| missing_profile.is_none());
     // A requested profile takes precedence over the definition's model.
     let agent_model = if profile.is_none() { agent.model.as_deref() } else { None };
     let model = options.model.as_deref().or(agent_model);
-    ModelChoice { model: models.select(model, profile.or(agent.profile.as_deref())), gone }
+    ModelChoice { model: models.select(model, profile.or(agent.profile.as_deref())), missing_profile }
 }

@@ -80,7 +80,8 @@ impl Execution<'_> {
         }
     }
 
-    /// Returns the size of a request with this context: the larger of the estimate and of the provider's last count.
+    /// Returns the size of a request with this context: its estimated size or, if larger, the provider's last count plus
+    /// the estimated size of the messages after it.
     async fn tokens(&self, context: &Context) -> Result<u64, Exit> {
         let by_size = self.overhead_tokens(context) + estimated_tokens(&context.messages);
         let last_count = self.last_counted(context).await?;

@@ -33,12 +33,12 @@ impl NativeAdapter {
             }
         };
         let choice = choose_model(&self.models, options, options.model_profile.as_deref(), &agent);
-        if let Some(gone) = choice.gone {
-            described.problems.push(format!("the model profile {gone:?} is not configured any more"));
+        if let Some(missing) = choice.missing_profile {
+            described.problems.push(format!("the model profile {missing:?} is not configured any more"));
         }
         match choice.model {
             Ok(model) => {
-                let names_profile = options.model_profile.is_some() && choice.gone.is_none();
+                let names_profile = options.model_profile.is_some() && choice.missing_profile.is_none();
                 add_model(&mut described, &model, options.model.is_some(), names_profile, &agent);
             }
             Err(error) => described.problems.push(error.message),

@@ -7,7 +7,7 @@ use crate::provider::ToolSpec;
 /// The overhead of a message or block beside its content.
 const OVERHEAD_TOKENS: u64 = 4;
 
-/// The estimate for an image or another file. Providers count files by size; this is a large one.
+/// The estimate for an image or another file. Providers count files by size; here every file counts as a large one.
 const FILE_TOKENS: u64 = 1_600;
 
 /// Estimates a text.

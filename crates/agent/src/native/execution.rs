@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use mainspring_core::{
-    Answer, Approval, ApprovalAnswer, Block, Budget, ClientResult, Failure, Limit, MessageId, MessageStatus,
-    Role, Sandbox, SuppliedResult, Time, Usage, WaitRequest,
+    Answer, Approval, ApprovalAnswer, Block, Budget, ClientResult, Failure, FailureCode, Limit, MessageId,
+    MessageStatus, Role, Sandbox, SuppliedResult, Time, Usage, WaitRequest,
 };
 use mainspring_kernel::adapter::{
     Ask, AttemptHandle, EarlierCalls, End, Executed, MAX_CHECKPOINT_BYTES, Record,
@@ -31,7 +31,7 @@ const MCP_START_TIMEOUT_MS: u64 = 60_000;
 pub(super) struct Execution<'a> {
     pub(super) adapter: &'a NativeAdapter,
     pub(super) attempt: AttemptHandle,
-    /// When the execution began, as a stored time and as a moment.
+    /// When the execution began: by the wall clock, and as a monotonic moment.
     begun: (Time, Moment),
     pub(super) plan: Plan,
     /// The number of the run's last model call that produced a message.
@@ -219,7 +219,7 @@ impl<'a> Execution<'a> {
             let (calls, records) = (output.calls, output.records);
             self.note_tools(&output.text, calls.iter().map(|call| call.name.clone()).collect());
             let round = ToolRound { calls, records, ..ToolRound::default() };
-            // A member's call may end with its tools. The router then decides whether a model is called again.
+            // After a member's last model call, the router decides whether a model is called again.
             NextAction::RunTools(match self.is_call_complete() {
                 true => round,
                 false => self.allowed_round(round).await?,
@@ -288,7 +288,7 @@ impl<'a> Execution<'a> {
             self.resume.granted += 1;
             return Ok(());
         }
-        Err(Exit::failed(Failure::LIMIT_REACHED, "the run has used up a limit, and nobody granted more"))
+        Err(Exit::failed(FailureCode::LimitReached, "the run has used up a limit, and nobody granted more"))
     }
 
     /// Returns the remaining budget of the run; `None` if the run has no limits.
@@ -324,7 +324,7 @@ impl<'a> Execution<'a> {
     pub(super) fn limit_reached(&self, limit: Limit) -> Exit {
         if self.plan.limits.ask != Some(true) {
             let message = format!("the run has used up its limit of {limit}; raise it and retry");
-            return Exit::failed(Failure::LIMIT_REACHED, message);
+            return Exit::failed(FailureCode::LimitReached, message);
         }
         let question = format!("The run has used up its limit of {limit}. May it use as much again?");
         self.ask_person(WaitRequest::Approval, question, Question::Limit)
@@ -382,7 +382,7 @@ impl<'a> Execution<'a> {
         Ok(Some(End::succeeded()))
     }
 
-    /// Appends `prompt` on the user's side, so that the model is called again.
+    /// Appends `prompt` as a message of the user, so that the model is called again.
     pub(super) async fn continue_with(
         &mut self,
         prompt: String,

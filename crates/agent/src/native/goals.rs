@@ -41,7 +41,7 @@ impl Goals {
         Self { hidden: hidden.collect(), ..self.clone() }
     }
 
-    /// True unless `tool` is that of a hidden goal.
+    /// True unless `tool` is the tool of a hidden goal.
     pub(super) fn offers(&self, tool: &str) -> bool {
         self.hidden.iter().all(|hidden| hidden != tool)
     }
@@ -140,8 +140,8 @@ impl Tool for AchieveTool {
 }
 
 impl Execution<'_> {
-    /// Reminds the model of pending goals, if it has ended its turn. Returns true, with `records` committed,
-    /// if the model must be called again. Fails the run if the reminders are used up.
+    /// Reminds the model of goals that are pending when its turn ends. Returns true, with `records` committed, if the
+    /// model must be called again. Fails the run if the reminders are used up.
     pub(super) async fn check_goals(&mut self, records: &mut Vec<Record>) -> Result<bool, Exit> {
         let max = self.adapter.options.goal_reminders;
         let next = goal::after_turn(&self.plan.goals.list.lock(), max);

@@ -67,11 +67,11 @@ impl NetworkRun {
     }
 
     fn member(&self, name: &str) -> Result<&Member, Exit> {
-        let gone = || {
+        let missing = || {
             let message = format!("the network {} has no member {name:?} any more", self.definition.name());
             Exit::failed("agent_not_found", message)
         };
-        self.network()?.member(name).ok_or_else(gone)
+        self.network()?.member(name).ok_or_else(missing)
     }
 
     /// The member that works now; `None` in a parallel stage and after the end.
@@ -83,7 +83,7 @@ impl NetworkRun {
     }
 
     /// Adds a decision.
-    fn decided(&mut self, route: Route) {
+    fn add_route(&mut self, route: Route) {
         let was_parallel =
             self.route.as_ref().is_some_and(|last| matches!(last.next, Some(Stage::Parallel(_))));
         self.stages.extend(route.message.filter(|_| was_parallel));
@@ -163,7 +163,7 @@ impl Execution<'_> {
         let is_new = self.attempt.assignment().attempt.no == 1 && self.attempt.answer().is_none();
         let routes = if is_new { vec![] } else { self.attempt.routes().await? };
         let Some(network) = &mut self.network else { return Ok(None) };
-        routes.into_iter().for_each(|route| network.decided(route));
+        routes.into_iter().for_each(|route| network.add_route(route));
         let Some(route) = network.route.clone() else { return Ok(None) };
         let call = self.messages_since(&route).await?;
         match route.next {
@@ -274,7 +274,7 @@ impl Execution<'_> {
             }
             self.attempt.record(std::mem::take(&mut records)).await?;
             if let Some(network) = &mut self.network {
-                network.decided(route);
+                network.add_route(route);
             }
             if !self.enter().await? {
                 return Ok(None);

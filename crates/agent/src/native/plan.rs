@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use mainspring_core::{
-    AgentLimits, AgentName, ClientTool, Failure, Mode, Run, RunLimits, SandboxProfile, StateScope,
+    AgentLimits, AgentName, ClientTool, Failure, FailureCode, Mode, Run, RunLimits, SandboxProfile,
+    StateScope,
 };
 use mainspring_kernel::adapter::{AttemptHandle, End};
 use mainspring_kernel::policy::{Rules, definition_rules};
@@ -44,7 +45,7 @@ pub struct Plan {
     pub result_bytes: usize,
     /// The rules about calls of tools.
     pub(super) rules: Arc<Rules>,
-    /// The tools that the key of the run lists; any if none.
+    /// The tools that the run's API key lists; `None` if the key allows all tools.
     listed_tools: Option<Vec<String>>,
     /// Notices about the plan for readers of the run, one line each.
     pub(super) notices: Vec<String>,
@@ -63,7 +64,7 @@ impl Plan {
     /// Resolves the plan. The run's options take precedence over the session's, and those over the agent's, except that
     /// the limits of a shared agent are never raised.
     ///
-    /// The plan of a network is that of its first member, until one is called.
+    /// The plan of a network is the plan of its first member until a member is called.
     pub(super) async fn resolve(
         adapter: &NativeAdapter,
         attempt: &AttemptHandle,
@@ -92,7 +93,8 @@ impl Plan {
         let (session, run) = (&assignment.session, &assignment.run);
         let options = &run.options;
         let session_profile = session.model_profile.as_deref();
-        let ModelChoice { model, gone } = choose_model(&adapter.models, options, session_profile, &agent);
+        let ModelChoice { model, missing_profile } =
+            choose_model(&adapter.models, options, session_profile, &agent);
         let mut model = model.map_err(|error| Exit::failed(error.kind.code(), error.message))?;
         if let Some(given) = &options.model_options {
             let merged = model.options.merge(given);
@@ -102,10 +104,10 @@ impl Plan {
         let of_agent = AgentLimits { limits: agent.limits, is_ceiling: is_shared };
         let limits = options.limits.of_agent(of_agent).or(adapter.options.limits);
         let key = options.key.as_deref();
-        if let Some(gone) = gone.filter(|_| key.is_some_and(|key| key.models.is_some())) {
+        if let Some(missing) = missing_profile.filter(|_| key.is_some_and(|key| key.models.is_some())) {
             // The agent's default model may not be one that the key lists.
-            let message = format!("the model profile {gone:?} is not configured any more");
-            return Err(Exit::failed(Failure::MODEL_NOT_CONFIGURED, message));
+            let message = format!("the model profile {missing:?} is not configured any more");
+            return Err(Exit::failed(FailureCode::ModelNotConfigured, message));
         }
         let is_cost_limited = limits.max_cost.is_some() || key.is_some_and(|key| key.spend_per_day.is_some());
         if is_cost_limited && model.price.is_none() {
@@ -129,11 +131,13 @@ impl Plan {
         let tools = listed(tools, listed_tools.as_deref());
         let output = output.or_else(|| agent.output.clone());
         let result_bytes = agent.result_bytes.unwrap_or(adapter.options.result_bytes);
-        let notice = |gone| {
+        let notice = |missing| {
             let model = model.name();
-            format!("the session's model profile {gone:?} is not configured any more: this run uses {model}")
+            format!(
+                "the session's model profile {missing:?} is not configured any more: this run uses {model}"
+            )
         };
-        let notices = gone.map(notice).into_iter().collect();
+        let notices = missing_profile.map(notice).into_iter().collect();
         let rules = Arc::new(Rules::new(&assignment.rules, definition_rules(&agent.deny, &agent.approve)));
         Ok(Self {
             agent,
@@ -216,7 +220,7 @@ impl Plan {
     }
 }
 
-/// The tools that a key lists; all of them if it has no list.
+/// Returns the tools that a key lists; all tools if the key has no list.
 fn listed(tools: Toolbox, names: Option<&[String]>) -> Toolbox {
     match names {
         Some(names) => tools.filter(names),

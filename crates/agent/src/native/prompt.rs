@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_round_over_several_messages_becomes_one_and_is_answered_at_once() {
+    fn a_round_over_several_messages_becomes_one_message_with_its_results_next() {
         use MessageStatus::Completed;
         let path = [
             message(Role::User, Completed, vec![Block::text("one")]),

@@ -13,7 +13,7 @@ use futures_util::{FutureExt, StreamExt};
 use mainspring_core::message::text_of;
 use mainspring_core::{
     Approval, ApprovalChoice, ApprovalRequest, ArtifactRole, Block, CallResult, ClientCall, ClientResult,
-    Decider, Failure, Replies, RequestedCall, Time, ToolOutcome, WaitRequest,
+    Decider, Failure, FailureCode, Replies, RequestedCall, Time, ToolOutcome, WaitRequest,
 };
 use mainspring_kernel::adapter::{Ask, End, HandleError, NewArtifact, Record};
 use mainspring_kernel::policy::{self, Action, Resource, Verdict};
@@ -27,7 +27,7 @@ use crate::hooks::{ToolDecision, ToolResult};
 use crate::provider::ToolUse;
 use crate::tool::{ToolCall, ToolContext, ToolEntry};
 
-/// The decision on calls that no rule concerns: the tools of the native agent need no permission.
+/// The policy that decides calls that no rule matches: the tools of the native agent need no permission.
 const NO_RULE: &str = "no_rule";
 
 /// A tool call that has finished: its index and its outcome.
@@ -68,7 +68,7 @@ impl Execution<'_> {
             }
             let known = known.iter().find(|result| result.tool_use_id == call.id);
             match (decision, known.or_else(|| self.earlier_result(call))) {
-                // A tool that ran before the run waited, recorded by an earlier version.
+                // An earlier version recorded the result of a tool that ran before the run waited.
                 (_, Some(given)) if !is_client => results[at] = Some(client_result(given)),
                 (ToolDecision::Execute, Some(given)) => {
                     let result = self.prepare_result(call, client_result(given)).await?;
@@ -115,7 +115,7 @@ impl Execution<'_> {
         let ToolRound { calls, mut records, .. } = round;
         let mut results = vec![];
         for call in &calls {
-            let skipped = Skipped::rejected(Failure::LIMIT_REACHED, reason.to_owned());
+            let skipped = Skipped::rejected(FailureCode::LimitReached, reason.to_owned());
             results.push(Some(self.skip(call, skipped, &mut records).await?));
         }
         let files = vec![vec![]; calls.len()];
@@ -243,7 +243,8 @@ impl Execution<'_> {
         (!self.plan.rules.concern(&action(call))).then(|| Decider::policy(NO_RULE))
     }
 
-    /// The question to a person about a call: an approval can also be answered with a reason or with a result.
+    /// The question to a person about a call. An approval can also be denied with a reason, and answered with the result of
+    /// the call unless the agent asks a question of its own.
     fn ask_about(&self, call: &ToolUse, request: WaitRequest, question: String) -> Ask {
         let asks_person = self.plan.tools.get(&call.name).is_some_and(ToolEntry::asks_person);
         let approval = match asks_person {
@@ -402,8 +403,8 @@ fn action(call: &ToolUse) -> Action {
     Action { capability: "tool", operation: "call".to_owned(), resource: Resource::Text(call.name.clone()) }
 }
 
-/// The action of a control tool in the terms of the policy's rules; `None` for other tools, and for a call that names
-/// nothing.
+/// The action of a control tool in the terms of the policy's rules; `None` for a tool that only reads, for any other tool,
+/// and for a call without a valid id.
 fn control_action(call: &ToolUse) -> Option<Action> {
     let action = mainspring_control::control_action(&call.name, &call.input)?;
     Some(policy::control_action(action.operation, &action.resource))
@@ -458,7 +459,7 @@ enum SkippedEnd {
 }
 
 impl Skipped {
-    fn rejected(code: &str, reason: String) -> Self {
+    fn rejected(code: impl Into<FailureCode>, reason: String) -> Self {
         let end = SkippedEnd::Decided(Some(Failure::new(code, reason.clone())));
         Self { result: ToolResult::error(reason), end }
     }
@@ -516,7 +517,7 @@ fn outcome_record(
     }
 }
 
-/// Builds the content of a result. A text that is empty beside files is left out.
+/// Builds the content of a result. Leaves out an empty text if there are files.
 fn content(text: &str, files: Vec<Block>) -> Vec<Block> {
     let has_text = !text.is_empty() || files.is_empty();
     has_text.then(|| Block::text(text)).into_iter().chain(files).collect()

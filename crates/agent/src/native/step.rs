@@ -57,7 +57,7 @@ enum CallError {
 }
 
 /// Builds the record of a model call: its number and agent, its model and prompt, its start, why the model stopped, and
-/// the failure. The caller adds what else is known.
+/// the failure. The caller sets the other fields.
 pub(super) fn new_step(
     (no, agent): (u32, String),
     model: &SelectedModel,
@@ -86,7 +86,7 @@ pub(super) fn new_step(
     }
 }
 
-/// Returns why a model stopped whose call ended with this error, and the failure.
+/// Returns the stop reason and the failure of a model call that ended with this error, or without one.
 pub(super) fn stop_of(error: Option<&ModelError>) -> (StopReason, Option<Failure>) {
     let reason = match error {
         None => StopReason::Stop,

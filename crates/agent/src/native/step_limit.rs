@@ -6,8 +6,8 @@ use super::Exit;
 use super::execution::{Execution, ToolRound};
 
 impl Execution<'_> {
-    /// Returns the round if the model may be called again after it. Otherwise the run ends, and the calls of the round get
-    /// error results; or a person is asked, and the round follows the answer.
+    /// Returns the round if the model may be called again after it. Otherwise either the run ends and the calls of the
+    /// round get error results, or a person is asked before the round runs.
     pub(super) async fn allowed_round(&mut self, mut round: ToolRound) -> Result<ToolRound, Exit> {
         let limits = self.plan.limits;
         let Some(steps) = limits.max_steps else { return Ok(round) };

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 /// The most comparisons of a schema with a part of a value.
 const MAX_COMPARISONS: u32 = 100_000;
 
-/// The deepest nesting of comparisons, with those that references make.
+/// The deepest nesting of comparisons, including those that follow a reference.
 const MAX_DEPTH: u32 = 400;
 
 /// The error of a value whose comparison takes too much work.
@@ -53,8 +53,8 @@ impl<'a> References<'a> {
         }
     }
 
-    /// Refuses a schema with a reference that leads out of it or nowhere, or with an id within, which changes where
-    /// references lead.
+    /// Refuses a schema with a reference that cannot be resolved within it, or with an `$id` in one of its parts, which
+    /// would change how references are resolved.
     pub(super) fn check(&self) -> Result<(), String> {
         self.check_part(self.root, true)
     }
@@ -90,7 +90,7 @@ impl<'a> References<'a> {
         }
     }
 
-    /// The part of a reference that leads through this schema; none if it leads elsewhere.
+    /// The fragment of a reference into this schema; none if the reference leads out of it.
     fn fragment<'r>(&self, reference: &'r str) -> Option<&'r str> {
         let own = reference.strip_prefix('#');
         own.or_else(|| match reference.strip_prefix(self.id?)? {
@@ -233,7 +233,7 @@ mod tests {
 
     use super::*;
 
-    /// A schema whose definitions refer to the next one `width` times, `length` of them.
+    /// A schema with `length` definitions, each of which refers to the next one `width` times.
     fn doubling(length: usize, width: usize) -> Value {
         let definition = |at: usize| {
             let next = json!({"$ref": format!("#/$defs/d{}", at + 1)});

@@ -26,7 +26,7 @@ pub(super) fn request(kind: Kind, request: &Request) -> ChatRequest {
     let mut messages: Vec<ChatMessage> =
         request.messages.iter().flat_map(|message| messages(kind, message)).collect();
     if let Some(last) = messages.last_mut().filter(|_| kind == Kind::Anthropic) {
-        // The next step repeats everything up to here: have it cached.
+        // The next step repeats everything up to here, so the provider is asked to cache it.
         last.options = Some(MessageOptions::default().with_cache_control(CacheControl::Ephemeral));
     }
     let mut out = ChatRequest::from_messages(messages);
@@ -97,7 +97,7 @@ fn assistant(message: &RequestMessage) -> MessageContent {
     MessageContent::from_parts(parts)
 }
 
-/// Assigns ids to tool calls that every provider accepts and that are unique.
+/// Assigns unique ids that every provider accepts to tool calls.
 #[derive(Debug)]
 pub(super) struct CallIds {
     prefix: String,
@@ -155,7 +155,7 @@ pub(super) fn tool_uses(end: &StreamEnd, ids: &mut CallIds) -> (Vec<ToolUse>, Op
     (calls, private)
 }
 
-/// Returns the arguments as an object: nothing becomes an empty one, and text is parsed.
+/// Returns the arguments of a call: an empty object if there are none, and the parsed value of a text that is JSON.
 fn input(arguments: &Value) -> Value {
     match arguments {
         Value::Null => json!({}),

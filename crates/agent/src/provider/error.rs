@@ -1,6 +1,6 @@
 //! Errors of model calls, by what the caller does next: retry or not.
 
-use mainspring_core::Failure;
+use mainspring_core::FailureCode;
 use serde_json::Value;
 
 /// Why a model call failed.
@@ -44,18 +44,18 @@ pub enum ErrorKind {
 
 impl ErrorKind {
     /// Returns the stable error code.
-    pub const fn code(self) -> &'static str {
+    pub fn code(self) -> FailureCode {
         match self {
-            Self::RateLimited => Failure::MODEL_RATE_LIMITED,
-            Self::Overloaded => Failure::MODEL_OVERLOADED,
-            Self::Broken => Failure::MODEL_CONNECTION_BROKEN,
-            Self::NotConfigured => Failure::MODEL_NOT_CONFIGURED,
-            Self::KeyMissing => Failure::MODEL_KEY_MISSING,
-            Self::Unauthorized => Failure::MODEL_UNAUTHORIZED,
-            Self::QuotaExhausted => Failure::MODEL_QUOTA_EXHAUSTED,
-            Self::Invalid => "model_invalid_request",
-            Self::ContextTooLong => "model_context_too_long",
-            Self::Refused => "model_refused",
+            Self::RateLimited => FailureCode::ModelRateLimited,
+            Self::Overloaded => FailureCode::ModelOverloaded,
+            Self::Broken => FailureCode::ModelConnectionBroken,
+            Self::NotConfigured => FailureCode::ModelNotConfigured,
+            Self::KeyMissing => FailureCode::ModelKeyMissing,
+            Self::Unauthorized => FailureCode::ModelUnauthorized,
+            Self::QuotaExhausted => FailureCode::ModelQuotaExhausted,
+            Self::Invalid => "model_invalid_request".into(),
+            Self::ContextTooLong => "model_context_too_long".into(),
+            Self::Refused => "model_refused".into(),
         }
     }
 
@@ -73,8 +73,8 @@ impl ModelError {
     }
 
     /// Returns true if the provider counts nothing for a call that fails with this error before any output: the call was
-    /// not sent, or it was answered with a status that says that the model did not work on it (a 4xx, or 503 and 529 of an
-    /// overloaded provider).
+    /// not sent, or it was answered with a status that says that the model did not work on it (a 4xx other than 408, or
+    /// the 503 or 529 of an overloaded provider).
     ///
     /// All other failures may be billed, and the provider does not say whether they are: a server that failed halfway
     /// or whose gateway lost the answer (500, 502, 504), a connection that broke, a refusal, an error inside a
@@ -91,7 +91,7 @@ impl ModelError {
     /// Classifies an error response.
     pub(super) fn from_response(status: Option<u16>, body: &str) -> Self {
         let json: Value = serde_json::from_str(body).unwrap_or(Value::Null);
-        // `{"error": {…}}`, the error itself, or a list of one.
+        // The body is `{"error": {…}}`, the error itself, or a list with one of these.
         let json = if json.is_array() { &json[0] } else { &json };
         let error = json.get("error").unwrap_or(json);
         let field = |name: &str| error[name].as_str().unwrap_or_default();

@@ -53,12 +53,12 @@ struct Scope<'t, 'a> {
 
 /// The arguments of a filter, a test or a function.
 #[derive(Debug)]
-pub(super) struct Given<'t, 'a> {
+pub(super) struct EvaluatedArguments<'t, 'a> {
     pub(super) positional: Vec<Value<'a>>,
     pub(super) named: Vec<(&'t str, Value<'a>)>,
 }
 
-impl<'a> Given<'_, 'a> {
+impl<'a> EvaluatedArguments<'_, 'a> {
     /// Takes the argument at a position, or the one with a name.
     pub(super) fn take(&mut self, at: usize, name: &str) -> Option<Value<'a>> {
         if let Some(value) = self.positional.get_mut(at) {
@@ -72,9 +72,9 @@ impl<'a> Given<'_, 'a> {
 pub(super) struct Evaluator<'t, 'a> {
     context: &'a Json,
     scopes: Vec<Scope<'t, 'a>>,
-    /// The loops around the present statement, the innermost last.
+    /// The loops around the current statement, the innermost last.
     loops: Vec<&'t For<'t>>,
-    /// The text, and the texts of blocks whose output is captured.
+    /// The text of the template, then the texts of the captured blocks around the current statement, the innermost last.
     output: Vec<String>,
     pub(super) escapes: bool,
     depth: usize,
@@ -125,7 +125,7 @@ impl<'t, 'a> Evaluator<'t, 'a> {
         })
     }
 
-    /// Evaluates something that is one level deeper. After an error nothing is evaluated any more.
+    /// Evaluates something that is one level deeper. An error leaves `depth` as it is, because it ends the evaluation.
     pub(super) fn nested<T>(
         &mut self,
         evaluate: impl FnOnce(&mut Self) -> Result<T, TemplateError>,
@@ -349,8 +349,8 @@ impl<'t, 'a> Evaluator<'t, 'a> {
             }
             Expr::Not(inner) => Ok(Value::Bool(!self.expr(inner)?.is_true())),
             Expr::Negative(inner) => operators::negate(&self.expr(inner)?),
-            Expr::Or(parts) => self.first_that(parts, true),
-            Expr::And(parts) => self.first_that(parts, false),
+            Expr::Or(parts) => self.short_circuit(parts, true),
+            Expr::And(parts) => self.short_circuit(parts, false),
             Expr::Chain(first, rest) => {
                 let mut value = self.expr(first)?;
                 for (symbol, operand) in rest {
@@ -380,12 +380,12 @@ impl<'t, 'a> Evaluator<'t, 'a> {
         items.iter().map(|item| self.expr(item)).collect()
     }
 
-    /// The first part whose truth is `wanted`, else the last one.
-    fn first_that(&mut self, parts: &'t [Expr<'t>], wanted: bool) -> Result<Value<'a>, TemplateError> {
+    /// Evaluates `parts` in order, up to the first one whose truth equals `stop_at`. Returns the last evaluated value.
+    fn short_circuit(&mut self, parts: &'t [Expr<'t>], stop_at: bool) -> Result<Value<'a>, TemplateError> {
         let mut value = Value::Undefined;
         for part in parts {
             value = self.expr(part)?;
-            if value.is_true() == wanted {
+            if value.is_true() == stop_at {
                 break;
             }
         }
@@ -433,7 +433,7 @@ impl<'t, 'a> Evaluator<'t, 'a> {
                     let Some(Postfix::Call(arguments)) = rest.next() else {
                         return Err(TemplateError::new(format!("loop.{name} is called with arguments")));
                     };
-                    let given = self.given(arguments)?;
+                    let given = self.evaluate_arguments(arguments)?;
                     self.loop_method(&value, name, &given.positional)?
                 }
                 Postfix::Attribute(name) => {
@@ -446,16 +446,16 @@ impl<'t, 'a> Evaluator<'t, 'a> {
                 }
                 Postfix::Slice(parts) => self.slice(&value, parts)?,
                 Postfix::Call(arguments) => {
-                    let given = self.given(arguments)?;
+                    let given = self.evaluate_arguments(arguments)?;
                     self.call(&value, given)?
                 }
                 Postfix::Filter(name, arguments) => {
-                    let given = self.given(arguments)?;
+                    let given = self.evaluate_arguments(arguments)?;
                     filters::apply(self, name, value, given)
                         .map_err(|error| TemplateError::new(format!("filter {name}: {}", error.message)))?
                 }
                 Postfix::Test { name, arguments, is_negated } => {
-                    let given = self.given(arguments)?;
+                    let given = self.evaluate_arguments(arguments)?;
                     let holds = tests_of_values::holds(name, &value, &given.positional, &mut self.budget)?;
                     Value::Bool(holds != *is_negated)
                 }
@@ -464,13 +464,16 @@ impl<'t, 'a> Evaluator<'t, 'a> {
         Ok(value)
     }
 
-    fn given(&mut self, arguments: &'t Arguments<'t>) -> Result<Given<'t, 'a>, TemplateError> {
+    fn evaluate_arguments(
+        &mut self,
+        arguments: &'t Arguments<'t>,
+    ) -> Result<EvaluatedArguments<'t, 'a>, TemplateError> {
         let positional = self.all(&arguments.positional)?;
         let mut named = vec![];
         for (name, value) in &arguments.named {
             named.push((*name, self.expr(value)?));
         }
-        Ok(Given { positional, named })
+        Ok(EvaluatedArguments { positional, named })
     }
 
     fn loop_method(
@@ -498,7 +501,11 @@ impl<'t, 'a> Evaluator<'t, 'a> {
         Ok(Value::Bool(false))
     }
 
-    fn call(&mut self, function: &Value<'a>, mut given: Given<'t, 'a>) -> Result<Value<'a>, TemplateError> {
+    fn call(
+        &mut self,
+        function: &Value<'a>,
+        mut given: EvaluatedArguments<'t, 'a>,
+    ) -> Result<Value<'a>, TemplateError> {
         match function {
             Value::Function(Function::Range) => self.range(&given.positional),
             Value::Function(Function::Dict | Function::Namespace) => {

@@ -1,10 +1,10 @@
-//! The filters of templates. Each charges what it makes before it makes it.
+//! The filters of templates. Each charges the budget for its result before it builds the result.
 
 use std::cmp::Ordering;
 
 use super::TemplateError;
 use super::budget::Budget;
-use super::eval::{Evaluator, Given};
+use super::eval::{EvaluatedArguments, Evaluator};
 use super::operators::{compare, display, equals, escape, float};
 use super::tests_of_values;
 use super::value::Value;
@@ -16,7 +16,7 @@ pub(super) fn apply<'t, 'a>(
     evaluator: &mut Evaluator<'t, 'a>,
     name: &str,
     value: Value<'a>,
-    mut given: Given<'t, 'a>,
+    mut given: EvaluatedArguments<'t, 'a>,
 ) -> Outcome<'a> {
     let budget = &mut evaluator.budget;
     match name {
@@ -78,11 +78,11 @@ fn escaped<'a>(value: Value<'a>, budget: &mut Budget) -> Outcome<'a> {
 fn text_filter<'a>(
     name: &str,
     value: &Value<'a>,
-    mut given: Given<'_, 'a>,
+    mut given: EvaluatedArguments<'_, 'a>,
     budget: &mut Budget,
 ) -> Outcome<'a> {
     let text = text_of(value, budget)?;
-    // The longest result of a change of case is three times as long.
+    // A change of case makes a text at most three times as long.
     budget.bytes(text.len().saturating_mul(3))?;
     let made = match name {
         "lower" => text.to_lowercase(),
@@ -133,7 +133,12 @@ fn title(text: &str) -> String {
 }
 
 /// A whole number among the arguments.
-fn count(given: &mut Given<'_, '_>, at: usize, name: &str, default: usize) -> Result<usize, TemplateError> {
+fn count(
+    given: &mut EvaluatedArguments<'_, '_>,
+    at: usize,
+    name: &str,
+    default: usize,
+) -> Result<usize, TemplateError> {
     match given.take(at, name) {
         None => Ok(default),
         Some(Value::Int(number)) => {
@@ -143,7 +148,11 @@ fn count(given: &mut Given<'_, '_>, at: usize, name: &str, default: usize) -> Re
     }
 }
 
-fn indent(text: &str, mut given: Given<'_, '_>, budget: &mut Budget) -> Result<String, TemplateError> {
+fn indent(
+    text: &str,
+    mut given: EvaluatedArguments<'_, '_>,
+    budget: &mut Budget,
+) -> Result<String, TemplateError> {
     let width = count(&mut given, 0, "width", 4)?;
     let first = given.take(1, "first").is_some_and(|value| value.is_true());
     let blank = given.take(2, "blank").is_some_and(|value| value.is_true());
@@ -202,7 +211,12 @@ fn format(text: &str, arguments: Vec<Value<'_>>, budget: &mut Budget) -> Result<
     Ok(made)
 }
 
-fn split<'a>(name: &str, value: &Value<'a>, mut given: Given<'_, 'a>, budget: &mut Budget) -> Outcome<'a> {
+fn split<'a>(
+    name: &str,
+    value: &Value<'a>,
+    mut given: EvaluatedArguments<'_, 'a>,
+    budget: &mut Budget,
+) -> Outcome<'a> {
     let text = text_of(value, budget)?;
     // One value for each character at most.
     budget.values(text.len() + 1)?;
@@ -238,7 +252,12 @@ fn round(number: f64, precision: usize, method: Option<&str>) -> f64 {
     if scaled.is_finite() { rounded / factor } else { number }
 }
 
-fn number<'a>(name: &str, value: &Value<'a>, mut given: Given<'_, 'a>, budget: &mut Budget) -> Outcome<'a> {
+fn number<'a>(
+    name: &str,
+    value: &Value<'a>,
+    mut given: EvaluatedArguments<'_, 'a>,
+    budget: &mut Budget,
+) -> Outcome<'a> {
     let bad = || TemplateError::new(format!("a {} is not a number", value.kind()));
     let parsed = match value.as_str() {
         Some(text) => {
@@ -280,7 +299,7 @@ fn number<'a>(name: &str, value: &Value<'a>, mut given: Given<'_, 'a>, budget: &
     }
 }
 
-fn join<'a>(value: &Value<'a>, mut given: Given<'_, 'a>, budget: &mut Budget) -> Outcome<'a> {
+fn join<'a>(value: &Value<'a>, mut given: EvaluatedArguments<'_, 'a>, budget: &mut Budget) -> Outcome<'a> {
     let separator = given.take(0, "d").map(|value| text_of(&value, budget)).transpose()?.unwrap_or_default();
     let attribute = given.take(1, "attribute");
     let mut text = String::new();
@@ -297,7 +316,12 @@ fn join<'a>(value: &Value<'a>, mut given: Given<'_, 'a>, budget: &mut Budget) ->
     Ok(Value::Text(text.into()))
 }
 
-fn select<'a>(name: &str, value: &Value<'a>, mut given: Given<'_, 'a>, budget: &mut Budget) -> Outcome<'a> {
+fn select<'a>(
+    name: &str,
+    value: &Value<'a>,
+    mut given: EvaluatedArguments<'_, 'a>,
+    budget: &mut Budget,
+) -> Outcome<'a> {
     let by_attribute = name.ends_with("attr");
     let attribute = if by_attribute { given.take(0, "attribute") } else { None };
     let at = usize::from(by_attribute);
@@ -324,7 +348,7 @@ fn select<'a>(name: &str, value: &Value<'a>, mut given: Given<'_, 'a>, budget: &
 fn map<'t, 'a>(
     evaluator: &mut Evaluator<'t, 'a>,
     value: &Value<'a>,
-    mut given: Given<'t, 'a>,
+    mut given: EvaluatedArguments<'t, 'a>,
 ) -> Outcome<'a> {
     let items = value.items(&mut evaluator.budget)?;
     let mut made = vec![];
@@ -345,14 +369,19 @@ fn map<'t, 'a>(
     for item in items {
         evaluator.budget.step()?;
         evaluator.budget.values(given.positional.len() + given.named.len())?;
-        let given = Given { positional: given.positional.clone(), named: given.named.clone() };
+        let given = EvaluatedArguments { positional: given.positional.clone(), named: given.named.clone() };
         made.push(apply(evaluator, filter, item, given)?);
     }
     Value::list(made, false)
 }
 
 /// Filters of lists and maps.
-fn of_items<'a>(name: &str, value: &Value<'a>, mut given: Given<'_, 'a>, budget: &mut Budget) -> Outcome<'a> {
+fn of_items<'a>(
+    name: &str,
+    value: &Value<'a>,
+    mut given: EvaluatedArguments<'_, 'a>,
+    budget: &mut Budget,
+) -> Outcome<'a> {
     match name {
         "items" => {
             let entries = value.entries(budget)?;
@@ -432,7 +461,7 @@ struct Order {
 }
 
 impl Order {
-    fn take(given: &mut Given<'_, '_>) -> Self {
+    fn take(given: &mut EvaluatedArguments<'_, '_>) -> Self {
         let mut flag = |name| given.take(usize::MAX, name).is_some_and(|value| value.is_true());
         Self { is_case_sensitive: flag("case_sensitive"), is_reversed: flag("reverse") }
     }
@@ -476,7 +505,7 @@ fn sort_by<T>(
     failure.map_or(Ok(()), Err)
 }
 
-/// The items with the key that each is ordered by.
+/// Pairs each item with the key that it is ordered by: the key first.
 fn keyed<'a>(
     items: Vec<Value<'a>>,
     attribute: Option<&Value<'a>>,
@@ -491,7 +520,12 @@ fn keyed<'a>(
     items.into_iter().map(with_key).collect()
 }
 
-fn ordered<'a>(name: &str, value: &Value<'a>, mut given: Given<'_, 'a>, budget: &mut Budget) -> Outcome<'a> {
+fn ordered<'a>(
+    name: &str,
+    value: &Value<'a>,
+    mut given: EvaluatedArguments<'_, 'a>,
+    budget: &mut Budget,
+) -> Outcome<'a> {
     let order = Order::take(&mut given);
     let attribute = given.take(usize::MAX, "attribute");
     let mut items = keyed(value.items(budget)?, attribute.as_ref(), budget)?;
@@ -504,7 +538,7 @@ fn ordered<'a>(name: &str, value: &Value<'a>, mut given: Given<'_, 'a>, budget: 
     }
 }
 
-fn unique<'a>(value: &Value<'a>, mut given: Given<'_, 'a>, budget: &mut Budget) -> Outcome<'a> {
+fn unique<'a>(value: &Value<'a>, mut given: EvaluatedArguments<'_, 'a>, budget: &mut Budget) -> Outcome<'a> {
     let order = Order::take(&mut given);
     let attribute = given.take(usize::MAX, "attribute");
     let mut kept: Vec<(Value<'a>, Value<'a>)> = vec![];
@@ -523,7 +557,11 @@ fn unique<'a>(value: &Value<'a>, mut given: Given<'_, 'a>, budget: &mut Budget) 
     Value::list(kept.into_iter().map(|(_, item)| item).collect(), false)
 }
 
-fn group_by<'a>(value: &Value<'a>, mut given: Given<'_, 'a>, budget: &mut Budget) -> Outcome<'a> {
+fn group_by<'a>(
+    value: &Value<'a>,
+    mut given: EvaluatedArguments<'_, 'a>,
+    budget: &mut Budget,
+) -> Outcome<'a> {
     let attribute = given.take(0, "attribute");
     let mut items = keyed(value.items(budget)?, attribute.as_ref(), budget)?;
     sort_by(&mut items, budget, |a, b, budget| compare(&a.0, &b.0, budget))?;
@@ -550,7 +588,7 @@ fn chunks<'a>(
     if size == 0 {
         return Err(TemplateError::new("it takes a number that is not 0"));
     }
-    // A batch is filled up to its size; of slices there are as many as asked for.
+    // A batch is filled up to its size; `slice` makes `size` lists, even if some are empty.
     budget.values(items.len().saturating_add(size).saturating_mul(2))?;
     let mut made = vec![];
     if name == "batch" {

@@ -120,7 +120,7 @@ impl<'s> Lexer<'s> {
         Ok(comment.len() > 4 && comment.ends_with("-#}"))
     }
 
-    /// Reads the text up to `{% endraw %}`, and whether the text after it is trimmed.
+    /// Reads the text up to `{% endraw %}`. Also returns true if the text after the tag is trimmed.
     fn raw(&mut self, trim_start: bool) -> Result<(&'s str, bool), TemplateError> {
         let mut from = 0;
         while let Some(at) = self.rest[from..].find("{%").map(|at| from + at) {

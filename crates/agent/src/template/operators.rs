@@ -1,4 +1,4 @@
-//! Operators, comparison and display of values. All charge the work they do.
+//! Operators, comparison and display of values. Work that grows with the values is charged to the budget.
 
 use std::cmp::Ordering;
 use std::fmt::Write as _;
@@ -269,7 +269,7 @@ pub(super) fn contains<'a>(
     Ok(false)
 }
 
-/// Appends a value as it is shown.
+/// Appends a value as a template renders it.
 pub(super) fn display<'a>(
     value: &Value<'a>,
     text: &mut String,
@@ -326,7 +326,7 @@ fn display_items<'a>(value: &Value<'a>, text: &mut String, budget: &mut Budget) 
     Ok(())
 }
 
-/// Appends a value as it is shown within a list or map: texts are quoted.
+/// Appends a value as a template renders it within a list or map: texts are quoted.
 fn display_inner<'a>(value: &Value<'a>, text: &mut String, budget: &mut Budget) -> Result<(), TemplateError> {
     let Some(part) = value.as_str() else {
         return match value {
@@ -369,7 +369,7 @@ fn float_text(number: f64) -> String {
     if text.contains('.') { text } else { text + ".0" }
 }
 
-/// Appends `part` with the characters of HTML escaped.
+/// Appends `part`, escaped for HTML.
 pub(super) fn escape(part: &str, text: &mut String, budget: &mut Budget) -> Result<(), TemplateError> {
     budget.bytes(part.len().saturating_mul(6))?;
     for char in part.chars() {

@@ -6,7 +6,7 @@
 use super::TemplateError;
 use super::lexer::{Segment, SegmentKind, Token, split};
 
-/// The maximum nesting of blocks and expressions, each.
+/// The maximum nesting of blocks, and that of expressions within one tag.
 const MAX_DEPTH: usize = 48;
 
 pub(super) type Block<'s> = Vec<Statement<'s>>;
@@ -69,7 +69,7 @@ pub(super) enum Expr<'s> {
     Chain(Box<Expr<'s>>, Vec<(&'static str, Expr<'s>)>),
     /// Comparisons that must all hold, each with the operand before it.
     Compare(Box<Expr<'s>>, Vec<(Comparison, Expr<'s>)>),
-    /// `then if test else otherwise`: the value, then the tests and alternatives after it.
+    /// `value if test else otherwise`: the value, the test, and the alternative if there is one.
     If(Box<(Expr<'s>, Expr<'s>, Option<Expr<'s>>)>),
     Access(Box<Expr<'s>>, Vec<Postfix<'s>>),
 }

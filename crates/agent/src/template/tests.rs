@@ -83,7 +83,7 @@ const SAME: &[&str] = &[
 ];
 
 #[test]
-fn templates_mean_what_they_mean_in_jinja() {
+fn templates_render_as_in_jinja() {
     let mut jinja = minijinja::Environment::new();
     jinja.set_undefined_behavior(minijinja::UndefinedBehavior::Chainable);
     let different = SAME.iter().filter_map(|source| {
@@ -114,12 +114,12 @@ fn errors_name_the_line() {
     }
 }
 
-/// Repeats a template with the number of the repetition in place of `N`.
+/// Repeats a part of a template.
 fn repeated(times: usize, part: &str) -> String {
     (0..times).map(|_| part).collect()
 }
 
-/// Templates that want more than a server can give.
+/// Templates that would take too much time or memory without a budget.
 fn hostile() -> Vec<String> {
     let doubling = |operation: &str| {
         format!(
@@ -220,7 +220,7 @@ fn a_hostile_template_ends_with_an_error_and_takes_little_memory() {
 }
 
 #[test]
-fn long_chains_are_no_deep_trees() {
+fn long_chains_do_not_count_as_nesting() {
     for (source, expected) in [
         (format!("{{{{ 0{} }}}}", " + 1".repeat(10_000)), "10000"),
         (format!("{{{{ x{} }}}}", ".a".repeat(10_000)), ""),
@@ -233,7 +233,7 @@ fn long_chains_are_no_deep_trees() {
 }
 
 #[test]
-fn an_expression_is_one_condition_within_the_same_budget() {
+fn a_condition_is_one_expression_evaluated_within_the_budget() {
     let context = json!({"state": {"plan": ["a"], "n": 3}, "last": {"agent": "planner", "text": "APPROVED"}});
     for (source, wanted) in [
         ("state.plan is defined and last.agent == 'planner'", true),

@@ -82,7 +82,7 @@ pub(super) struct List<'a> {
     depth: usize,
 }
 
-/// Entries sorted by their keys, which are single values.
+/// Entries sorted by their keys. A key contains no other values.
 #[derive(Debug)]
 pub(super) struct Map<'a> {
     pub(super) entries: Vec<(Value<'a>, Value<'a>)>,
@@ -135,7 +135,7 @@ impl<'a> Value<'a> {
             match search(&sorted, &key, budget)? {
                 Ok(at) => sorted[at].1 = value,
                 Err(at) => {
-                    // Moving the entries behind it is work too.
+                    // Moving the entries after it is work too.
                     budget.bytes(sorted.len() - at)?;
                     sorted.insert(at, (key, value));
                 }

@@ -147,17 +147,19 @@ pub enum Health {
 /// How the processes of servers are started.
 #[derive(Debug, Clone, Default)]
 pub struct ServerProcesses {
-    /// The guard, up to the command that follows it. It passes its input on to the server and kills the server's process
-    /// tree when that input ends, as it does when mainspring is killed. Empty if servers have no guard.
+    /// The command line of the guard, to which the server's command line is appended. The guard passes its input on to
+    /// the server and kills the server's process tree when the input ends, for example because mainspring was killed.
+    /// Empty if servers have no guard.
     pub guard: Vec<OsString>,
     /// Variables of the environment of every server.
     pub env: Vec<(OsString, OsString)>,
-    /// The variable that marks the processes of a server, and the prefix of its value, which the server's name follows.
+    /// The environment variable that marks the processes of a server, and the prefix of its value. The rest of the value
+    /// is the server's name.
     pub mark: Option<(String, String)>,
 }
 
 impl ServerProcesses {
-    /// Servers without a guard, with the variables of this process that say where things are.
+    /// Servers without a guard, with the inherited variables of this process.
     fn unguarded() -> Self {
         let env = INHERITED_ENV.iter().filter_map(|name| Some((name.into(), std::env::var_os(name)?)));
         Self { guard: vec![], env: env.collect(), mark: None }
@@ -205,7 +207,7 @@ enum ServerState {
 #[derive(Debug)]
 struct RunningServer {
     service: RunningService<RoleClient, ()>,
-    /// The process of the server, or its guard.
+    /// The process of the server or of its guard.
     process: Option<parking_lot::Mutex<Child>>,
     tools: Vec<rmcp::model::Tool>,
 }
@@ -438,7 +440,7 @@ async fn result_text(result: &CallToolResult, context: &ToolContext) -> String {
             ContentBlock::Audio(audio) => (decoded(&audio.data), Some(audio.mime_type.clone()), None),
             ContentBlock::Resource(EmbeddedResource { resource, .. }) => match resource {
                 ResourceContents::TextResourceContents { uri, mime_type, text, .. } => {
-                    // The model can read it.
+                    // The model gets the text itself, not only the file.
                     texts.push(text.clone());
                     (Ok(text.clone().into_bytes()), mime_type.clone(), Some(uri))
                 }

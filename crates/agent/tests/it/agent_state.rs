@@ -1,5 +1,5 @@
-//! The agent as state: what the next run would use, the definition of a run, what hooks see and change, and the results of
-//! steps.
+//! The agent of a session: its description, the definition of a run, the context of hooks and their changes, and the
+//! results of steps.
 
 use std::sync::Arc;
 
@@ -119,7 +119,7 @@ async fn a_run_follows_its_own_definition_and_its_messages_name_their_agent() {
 }
 
 #[tokio::test]
-async fn a_step_keeps_what_it_was_given_and_what_came_of_it() {
+async fn a_step_keeps_its_input_its_output_and_the_results_of_its_calls() {
     for protocol in Protocol::ALL {
         let world = Setup::protocol(protocol).agent(CODER).start().await;
         world.server.enqueue(Reply::tool("add", json!({"a": 1, "b": 2})).and_tool("fail", json!({})));
@@ -159,7 +159,7 @@ async fn a_step_keeps_what_it_was_given_and_what_came_of_it() {
 }
 
 #[tokio::test]
-async fn a_step_limit_closes_the_calls_without_running_them() {
+async fn a_step_limit_rejects_the_calls_of_the_last_step() {
     for protocol in Protocol::ALL {
         let world = Setup::protocol(protocol).start().await;
         let limits = RunLimits { max_steps: Some(2), ..RunLimits::default() };
@@ -168,7 +168,7 @@ async fn a_step_limit_closes_the_calls_without_running_them() {
         let options = RunOptions { limits, ..RunOptions::default() };
         let run = world.send(RunRequest { options, ..RunRequest::text("s", "add") }).await;
         let run = world.wait_ended(run.id).await;
-        assert_eq!(run.state.error().unwrap().code, "limit_reached", "{protocol:?}");
+        assert_eq!(run.state.error().unwrap().code.as_str(), "limit_reached", "{protocol:?}");
         let steps = world.steps(run.id).await;
         assert_eq!(steps.last().unwrap().stop_reason, StopReason::ToolUse, "{protocol:?}");
         let results = world.tool_results(run.id).await;
@@ -188,7 +188,7 @@ async fn a_step_limit_closes_the_calls_without_running_them() {
 #[derive(Default)]
 struct Visits(Mutex<u32>);
 
-/// Writes down what each hook sees, and changes state and plan.
+/// Records the context of each hook, and changes state and plan.
 #[derive(Clone, Default)]
 struct Observer(Arc<Mutex<Vec<String>>>);
 

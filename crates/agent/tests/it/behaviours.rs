@@ -75,7 +75,7 @@ async fn refusal(world: &World, options: RunOptions) -> String {
 }
 
 #[tokio::test]
-async fn options_with_which_a_run_could_only_fail_are_refused() {
+async fn options_that_would_make_a_run_fail_are_refused() {
     let world = Setup::default().start().await;
     let schema = |schema| RunOptions { output_schema: Some(schema), ..RunOptions::default() };
     let refused = refusal(&world, schema(json!({"type": "nonsense"}))).await;
@@ -93,7 +93,7 @@ async fn options_with_which_a_run_could_only_fail_are_refused() {
 }
 
 #[tokio::test]
-async fn a_step_gets_the_tool_results_before_it() {
+async fn a_model_call_gets_the_tool_results_of_the_previous_one() {
     for protocol in Protocol::ALL {
         let world = Setup::protocol(protocol).start().await;
         world.server.enqueue(Reply::tool("add", json!({"a": 1, "b": 2})).and_tool("fail", json!({})));
@@ -238,7 +238,7 @@ async fn a_paused_run_can_be_cancelled_and_the_session_continues() {
 }
 
 #[tokio::test]
-async fn answering_again_names_the_first_answer() {
+async fn a_second_answer_is_refused_and_names_the_first() {
     let gate = Gate::default();
     let world =
         Setup { tools: tools().with(gated("slow", &gate)).unwrap(), ..Setup::default() }.start().await;
@@ -278,7 +278,11 @@ async fn a_start_hook_may_change_the_plan_or_refuse_the_run() {
         let world = Setup::protocol(protocol).hooks(StartHook).start().await;
         let options = RunOptions { system_prompt: Some("forbidden".into()), ..RunOptions::default() };
         let run = world.send(request_with(options, "hi")).await;
-        assert_eq!(world.wait_ended(run.id).await.state.error().unwrap().code, "not_here", "{protocol:?}");
+        assert_eq!(
+            world.wait_ended(run.id).await.state.error().unwrap().code.as_str(),
+            "not_here",
+            "{protocol:?}"
+        );
         assert_eq!(world.server.counts().received, 0, "{protocol:?}");
         world.server.enqueue(Reply::text("ok"));
         world.run_prompt("hi").await;
@@ -294,13 +298,13 @@ async fn a_start_hook_may_change_the_plan_or_refuse_the_run() {
 struct ErrorHook {
     models: Models,
     stop: bool,
-    received: Arc<Mutex<Vec<&'static str>>>,
+    received: Arc<Mutex<Vec<String>>>,
 }
 
 #[async_trait]
 impl Hooks for ErrorHook {
     async fn on_error(&self, _context: HookContext, error: &ModelError, plan: &mut Plan) -> AfterError {
-        self.received.lock().push(error.kind.code());
+        self.received.lock().push(error.kind.code().to_string());
         if self.stop {
             return AfterError::Stop;
         }
@@ -328,7 +332,7 @@ async fn an_error_hook_may_switch_the_model_or_stop() {
         let world = Setup::protocol(protocol).hooks(hooks(true)).start().await;
         world.server.enqueue(Reply::fail(Fault::Overloaded));
         let run = world.run_prompt("hi").await;
-        assert_eq!(run.state.error().unwrap().code, "model_overloaded", "{protocol:?}");
+        assert_eq!(run.state.error().unwrap().code.as_str(), "model_overloaded", "{protocol:?}");
         assert_eq!((run.attempts, world.server.counts().received), (1, 1), "{protocol:?}");
         assert_eq!(*received.lock(), ["model_invalid_request", "model_overloaded"], "{protocol:?}");
     }

@@ -144,7 +144,7 @@ async fn a_client_tool_with_a_taken_name_or_an_invalid_schema_is_rejected() {
     ] {
         let run = world.send(declaring(vec![tool])).await;
         let error = world.wait_ended(run.id).await.state.error().unwrap().clone();
-        assert_eq!(error.code, code);
+        assert_eq!(error.code.as_str(), code);
         assert!(error.message.contains(part), "{error:?}");
     }
     assert_eq!(world.server.counts().received, 0, "no model was called");

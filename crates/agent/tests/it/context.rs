@@ -298,7 +298,7 @@ async fn a_failing_summarizer_loses_the_oldest_turns_but_not_the_run() {
     assert_eq!(*by, DigestAuthor::Fallback);
     assert!(world.last_request().to_string().contains("[4 earlier messages"));
     let steps = world.steps(third.id).await;
-    assert_eq!(steps[0].error.as_ref().unwrap().code, "model_invalid_request");
+    assert_eq!(steps[0].error.as_ref().unwrap().code.as_str(), "model_invalid_request");
     assert_eq!(steps[0].stop_reason, StopReason::Error);
 
     // An overloaded summarizer is retried.
@@ -347,7 +347,7 @@ async fn a_request_that_the_provider_finds_too_long_is_compacted_once() {
         world.server.enqueue(Reply::fail(Fault::ContextTooLong)).enqueue(answer("A summary.", 50));
         world.server.enqueue(Reply::fail(Fault::ContextTooLong));
         let run = world.run_prompt("fifth").await;
-        assert_eq!(run.state.error().unwrap().code, "model_context_too_long", "{protocol:?}");
+        assert_eq!(run.state.error().unwrap().code.as_str(), "model_context_too_long", "{protocol:?}");
     }
 }
 
@@ -356,7 +356,7 @@ async fn a_prompt_that_does_not_fit_alone_fails_with_the_providers_error() {
     let world = Setup { profile: WITH_SUMMARIZER, ..Setup::default() }.start().await;
     world.server.enqueue(Reply::fail(Fault::ContextTooLong));
     let run = world.run_prompt(&"long ".repeat(2000)).await;
-    assert_eq!(run.state.error().unwrap().code, "model_context_too_long");
+    assert_eq!(run.state.error().unwrap().code.as_str(), "model_context_too_long");
     assert_eq!(world.server.counts().received, 1);
     assert_eq!(world.compacted(&run).await, []);
 }
@@ -389,7 +389,7 @@ async fn a_summary_counts_against_the_limits() {
     let options = RunOptions { limits, ..RunOptions::default() };
     let run = world.send(RunRequest { options, ..RunRequest::text("s", "third") }).await;
     let run = world.wait_ended(run.id).await;
-    assert_eq!(run.state.error().unwrap().code, "limit_reached");
+    assert_eq!(run.state.error().unwrap().code.as_str(), "limit_reached");
     assert_eq!(run.usage.input_tokens, 5_000);
     assert_eq!(world.server.counts().received, 3, "the model itself was not called");
 }

@@ -21,7 +21,7 @@ use crate::world::{Setup, World, gated, tools, within_timeout};
 const CAREFUL: &str = "id = \"careful\"\napprove = [\"add\"]";
 
 #[tokio::test]
-async fn the_events_of_a_tool_turn_that_pauses_have_one_order() {
+async fn the_events_of_a_tool_turn_that_pauses_have_a_fixed_order() {
     for protocol in Protocol::ALL {
         let world = Setup::protocol(protocol).agent(CAREFUL).start().await;
         world.server.enqueue(Reply::tool("add", json!({"a": 1, "b": 2}))).enqueue(Reply::text("three"));
@@ -164,7 +164,7 @@ async fn a_step_limit_ends_a_run_before_its_tools_and_the_session_continues() {
         world.server.enqueue(Reply::tool("add", json!({"a": 1, "b": 2})));
         let run = world.send(RunRequest { options, ..RunRequest::text("s", "add") }).await;
         let run = world.wait_ended(run.id).await;
-        assert_eq!(run.state.error().unwrap().code, "limit_reached", "{protocol:?}");
+        assert_eq!(run.state.error().unwrap().code.as_str(), "limit_reached", "{protocol:?}");
         let steps = world.steps(run.id).await;
         assert_eq!((steps.len(), steps[0].stop_reason), (1, StopReason::ToolUse), "{protocol:?}");
         world.server.enqueue(Reply::text("three"));
@@ -176,7 +176,7 @@ async fn a_step_limit_ends_a_run_before_its_tools_and_the_session_continues() {
 }
 
 #[tokio::test]
-async fn prompts_queue_behind_a_run_and_the_last_replacing_one_wins() {
+async fn prompts_queue_behind_a_run_and_the_last_replacing_prompt_runs() {
     for protocol in Protocol::ALL {
         let gate = Gate::default();
         let world = Setup { tools: tools().with(gated("slow", &gate)).unwrap(), ..Setup::protocol(protocol) }

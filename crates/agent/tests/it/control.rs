@@ -28,13 +28,13 @@ fn offered(world: &World, n: usize) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn an_agent_reads_other_sessions_and_asks_them() {
+async fn an_agent_reads_other_sessions_and_sends_them_messages() {
     let world = setup().start().await;
     world.server.enqueue(Reply::text("the sky is blue"));
     let other = world.run_prompt("what is blue?").await;
     assert!(
         !offered(&world, 0).iter().any(|name| name == "list_agent_sessions"),
-        "its definition must name them"
+        "only an agent whose definition names them gets these tools"
     );
     let message = json!({"sessionId": other.session, "prompt": "and what is green?"});
     world.server.enqueue(
@@ -52,7 +52,7 @@ async fn an_agent_reads_other_sessions_and_asks_them() {
     assert!(sessions.iter().any(|listed| listed["session"]["omiSessionId"] == json!(other.session)));
     assert_eq!(answers[1].0["run"]["finalText"], "the sky is blue");
     assert_eq!(answers[2].0["text"], "the grass");
-    assert_eq!(answers[2].0["run"]["clientId"], json!(run.id), "a repeated call finds the same run");
+    assert_eq!(answers[2].0["run"]["clientId"], json!(run.id), "so a repeated call finds the same run");
 }
 
 #[tokio::test]

@@ -72,7 +72,7 @@ async fn delegated_usage_counts_against_the_parents_limits() {
     request.options.limits = RunLimits { max_cost: Some(Cost::from(1.0)), ..RunLimits::default() };
     let run = world.send(request).await;
     let run = world.wait_ended(run.id).await;
-    assert_eq!(run.state.error().map(|error| &*error.code), Some("limit_reached"), "{:?}", run.state);
+    assert_eq!(run.state.error().map(|error| error.code.as_str()), Some("limit_reached"), "{:?}", run.state);
     assert_eq!(world.server.requests().len(), 2, "the parent's model was not called again");
 }
 

@@ -96,9 +96,12 @@ async fn a_turn_with_pending_goals_is_reminded_and_then_fails_with_its_messages(
     }
     let run = world.send(with_goals("look", vec![summary()])).await;
     let run = world.wait_ended(run.id).await;
-    assert_eq!((run.state.status(), &*run.state.error().unwrap().code), (RunStatus::Failed, "goals_failed"));
+    assert_eq!(
+        (run.state.status(), run.state.error().unwrap().code.as_str()),
+        (RunStatus::Failed, "goals_failed")
+    );
     assert_eq!(statuses(&run), [("dataset_summary", GoalStatus::Failed, true)]);
-    assert_eq!(run.goals[0].error.as_ref().unwrap().code, "goals_failed");
+    assert_eq!(run.goals[0].error.as_ref().unwrap().code.as_str(), "goals_failed");
     assert_eq!(world.server.counts().received, 4, "one call and three reminders");
     assert!(world.request_body(1).to_string().contains("not achieved yet"));
     let events = goal_events(&world, run.id).await;

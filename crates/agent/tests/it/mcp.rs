@@ -214,7 +214,7 @@ fn a_server_has_either_a_command_or_a_url() {
 }
 
 #[test]
-fn mainspring_is_no_mcp_server_of_its_own_agent() {
+fn the_mcp_server_of_mainspring_is_refused_as_a_server_of_its_own_agents() {
     let own = |command: &str, args: &[&str]| {
         let args = args.iter().map(ToString::to_string).collect();
         McpConfig { command: Some(command.into()), args, ..McpConfig::default() }.check()
@@ -228,7 +228,7 @@ fn mainspring_is_no_mcp_server_of_its_own_agent() {
 }
 
 #[tokio::test]
-async fn a_run_that_is_not_delegated_says_that_nothing_confines_its_servers() {
+async fn a_run_that_need_not_be_confined_records_that_nothing_confines_its_mcp_servers() {
     let folder = tempfile::tempdir().unwrap();
     let servers = servers(program(folder.path()));
     let world = world(&servers, vec![]).await;

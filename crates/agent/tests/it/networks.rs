@@ -57,7 +57,7 @@ impl World {
     }
 
     /// The members that each decision called, in order; the last entry says why the network ended.
-    async fn way(&self, run: &Run) -> String {
+    async fn route_text(&self, run: &Run) -> String {
         let routes = self.routes(run).await;
         let called = routes.iter().map(|route| match (&route.next, &route.end) {
             (Some(stage), _) => stage.names().join("+"),
@@ -88,7 +88,7 @@ async fn a_sequence_calls_each_member_once_within_one_run() {
     let run = world.run_prompt_as("team", "a poem, please").await;
     assert_eq!(run.state.status(), RunStatus::Succeeded, "{:?}", run.state);
     assert_eq!(world.agents(&run).await, ["planner@1", "writer@1"], "each step has its agent's name");
-    assert_eq!(world.way(&run).await, "planner writer Some(StackEmpty)");
+    assert_eq!(world.route_text(&run).await, "planner writer Some(StackEmpty)");
     let messages = world.messages(run.id).await;
     let texts: Vec<String> = messages.iter().map(|message| message.text()).collect();
     assert_eq!(texts, ["a poem, please", "first think", "a poem"], "the messages are nodes of the tree");
@@ -108,7 +108,7 @@ async fn a_sequence_calls_each_member_once_within_one_run() {
 }
 
 #[tokio::test]
-async fn any_member_may_achieve_a_goal_and_none_is_reminded() {
+async fn any_member_may_achieve_a_goal_and_no_member_is_reminded() {
     let router = "[network.router]\nsequence = [\"planner\", \"writer\"]";
     let achieve = Reply::tool("achieve_dataset_summary", json!({"summary": "fine"}));
     for (last, status) in [(achieve, RunStatus::Succeeded), (Reply::text("done"), RunStatus::Failed)] {
@@ -123,7 +123,7 @@ async fn any_member_may_achieve_a_goal_and_none_is_reminded() {
         let run = world.wait_ended(run.id).await;
         assert_eq!(run.state.status(), status, "{:?}", run.state);
         assert_eq!(
-            run.state.error().map(|error| &*error.code),
+            run.state.error().map(|error| error.code.as_str()),
             (status == RunStatus::Failed).then_some("goals_failed")
         );
         assert_eq!(world.server.counts().received, 2, "one call of each member");
@@ -171,7 +171,7 @@ fn a_member_is_not_offered_the_tool_of_an_achieved_goal() {
 }
 
 #[tokio::test]
-async fn the_prompt_order_is_system_history_input_prefill() {
+async fn a_request_of_a_member_has_system_prompt_history_input_and_prefill_in_this_order() {
     let router = "prefill = \"Dear \"\n[network.router]\nsequence = [\"writer\"]";
     let world = start("writer", router).await;
     world.server.enqueue(Reply::text("old answer")).enqueue(Reply::text("new answer"));
@@ -202,7 +202,7 @@ async fn the_prompt_order_is_system_history_input_prefill() {
 }
 
 #[tokio::test]
-async fn rules_decide_upon_state_and_the_last_result() {
+async fn rules_read_the_state_and_the_last_result() {
     let router = r#"
 [[network.router.rules]]
 when = "state.plan is not defined"
@@ -226,12 +226,17 @@ to = ["writer"]
     request.mode = mainspring_core::Mode::Act;
     let run = world.send(request).await;
     let run = world.wait_ended(run.id).await;
-    assert_eq!(world.way(&run).await, "planner writer critic writer critic Some(Done)", "{:?}", run.state);
+    assert_eq!(
+        world.route_text(&run).await,
+        "planner writer critic writer critic Some(Done)",
+        "{:?}",
+        run.state
+    );
     assert_eq!(world.run_state(&run).await, json!({"plan": ["rhyme"]}), "tools write the state of the run");
     let by: Vec<RoutedBy> = world.routes(&run).await.into_iter().map(|route| route.by).collect();
     assert_eq!(by[0], RoutedBy::Rule { rule: 1 });
     assert_eq!(by[5], RoutedBy::Rule { rule: 2 });
-    // The planner made one model call, with its tool call answered; then the router was asked.
+    // The planner made one model call; the router was asked after its tool result.
     assert_eq!(world.steps(run.id).await.iter().filter(|step| step.agent == "planner@1").count(), 1);
     let second = world.request_body(1);
     assert!(second["messages"].to_string().contains("planner called state_set"), "{second}");
@@ -269,12 +274,12 @@ to = ["critic"]
         world.server.enqueue(Reply::text(text));
     }
     let run = world.run_prompt_as("team", "go").await;
-    assert_eq!(world.way(&run).await, "planner writer critic Some(StackEmpty)", "first in, first out");
+    assert_eq!(world.route_text(&run).await, "planner writer critic Some(StackEmpty)", "first in, first out");
     assert_eq!(world.agents(&run).await, ["planner@1", "writer@1", "critic@1"]);
 }
 
 #[tokio::test]
-async fn the_routing_model_selects_agents_and_an_unknown_one_is_recoverable() {
+async fn the_routing_model_selects_agents_and_is_asked_again_after_an_unknown_name() {
     for protocol in Protocol::ALL {
         let team = leaked(team("planner writer", "[network.router.model]\nsystem = \"Be quick.\""));
         let world = Setup { protocol, ..setup() }.agent(team).start().await;
@@ -287,7 +292,7 @@ async fn the_routing_model_selects_agents_and_an_unknown_one_is_recoverable() {
         world.server.enqueue(Reply::tool("done", json!({"summary": "planned"})));
         let run = world.run_prompt_as("team", "go").await;
         assert_eq!(run.state.status(), RunStatus::Succeeded, "{protocol:?} {:?}", run.state);
-        assert_eq!(world.way(&run).await, "planner Some(Done)", "{protocol:?}");
+        assert_eq!(world.route_text(&run).await, "planner Some(Done)", "{protocol:?}");
         let routes = world.routes(&run).await;
         assert_eq!((&routes[0].by, routes[0].reason.as_deref()), (&RoutedBy::Model, Some("a plan first")));
         assert_eq!(routes[1].reason.as_deref(), Some("planned"), "{protocol:?}");
@@ -298,7 +303,7 @@ async fn the_routing_model_selects_agents_and_an_unknown_one_is_recoverable() {
             "{protocol:?}: {again}"
         );
         assert!(again.contains("Be quick.") && again.contains("- planner: Plans."), "{protocol:?}: {again}");
-        // Routing calls are steps with the name of the network, and no messages; they count as usage, not as steps.
+        // A routing call is a step with the name of the network, and adds no message. Its usage counts.
         let steps = world.steps(run.id).await;
         let routing = steps.iter().filter(|step| step.agent == "team@1").count();
         assert_eq!((steps.len(), routing), (6, 5), "{protocol:?}");
@@ -315,7 +320,7 @@ async fn the_routing_model_is_asked_again_a_bounded_number_of_times() {
         world.server.enqueue(Reply::text("I cannot decide"));
     }
     let run = world.run_prompt_as("team", "go").await;
-    assert_eq!(run.state.error().unwrap().code, "routing_failed", "{:?}", run.state);
+    assert_eq!(run.state.error().unwrap().code.as_str(), "routing_failed", "{:?}", run.state);
     assert_eq!(world.server.counts().received, 4);
     assert_eq!(world.messages(run.id).await[0].text(), "go", "the user's message is saved");
     assert_eq!(run.usage.input_tokens, 40, "the usage of failed routing is counted");
@@ -334,8 +339,8 @@ async fn max_iter_counts_agent_calls_and_is_reported() {
     assert_eq!(world.server.counts().received, 3);
     let end = world.routes(&run).await.pop().unwrap();
     assert_eq!((end.end, end.calls), (Some(RouteEnd::MaxIter), 3));
-    let told = |body: &Body| matches!(body, Body::ProgressUpdated { text } if text.contains("maximum of 3 agent calls"));
-    assert!(world.event_bodies(run.id).await.iter().any(told), "it is reported");
+    let reports_maximum = |body: &Body| matches!(body, Body::ProgressUpdated { text } if text.contains("maximum of 3 agent calls"));
+    assert!(world.event_bodies(run.id).await.iter().any(reports_maximum), "it is reported");
 }
 
 #[tokio::test]
@@ -345,7 +350,7 @@ async fn a_disabled_agent_is_refused_by_rules_and_skipped_in_a_sequence() {
     let world = start("planner writer", &rules).await;
     let run = world.run_prompt_as("team", "go").await;
     let error = run.state.error().unwrap();
-    assert_eq!(error.code, "agent_disabled", "{error:?}");
+    assert_eq!(error.code.as_str(), "agent_disabled", "{error:?}");
     assert!(error.message.contains("rules[0]") && error.message.contains("enabled: planner"), "{error:?}");
     assert_eq!(world.server.counts().received, 0);
     assert_terminal_events(&world, &run).await;
@@ -354,13 +359,13 @@ async fn a_disabled_agent_is_refused_by_rules_and_skipped_in_a_sequence() {
     let world = start("planner writer", &sequence).await;
     world.server.enqueue(Reply::text("a plan"));
     let run = world.run_prompt_as("team", "go").await;
-    assert_eq!(world.way(&run).await, "planner Some(StackEmpty)", "{:?}", run.state);
+    assert_eq!(world.route_text(&run).await, "planner Some(StackEmpty)", "{:?}", run.state);
     assert_eq!(world.routes(&run).await[0].skipped, ["writer"]);
 
     let never = format!("{disabled}[network.router]\nsequence = [\"writer\"]");
     let world = start("writer", &never).await;
     let run = world.run_prompt_as("team", "go").await;
-    assert_eq!(run.state.error().unwrap().code, "network_no_agent");
+    assert_eq!(run.state.error().unwrap().code.as_str(), "network_no_agent");
     assert_eq!(world.server.counts().received, 0);
 }
 
@@ -371,7 +376,7 @@ async fn assert_terminal_events(world: &World, run: &Run) {
 }
 
 #[tokio::test]
-async fn finished_results_stay_when_a_later_agent_fails_and_a_retry_continues_there() {
+async fn finished_results_are_kept_when_a_later_agent_fails_and_a_retry_continues_after_them() {
     let world = start("planner writer", "[network.router]\nsequence = [\"planner\", \"writer\"]").await;
     world.server.enqueue(Reply::text("a plan")).enqueue(Reply::fail(Fault::Unauthorized));
     let run = world.run_prompt_as("team", "go").await;
@@ -384,12 +389,12 @@ async fn finished_results_stay_when_a_later_agent_fails_and_a_retry_continues_th
     let run = world.wait_ended(run.id).await;
     assert_eq!(run.state.status(), RunStatus::Succeeded, "{:?}", run.state);
     assert_eq!(world.server.counts().received, 3, "the planner was not called again");
-    assert_eq!(world.way(&run).await, "planner writer Some(StackEmpty)", "no decision was made again");
+    assert_eq!(world.route_text(&run).await, "planner writer Some(StackEmpty)", "no decision was made again");
     assert_eq!(world.answer_text(run.id).await, "the end");
 }
 
 #[tokio::test]
-async fn state_defaults_are_those_of_each_run_and_changes_do_not_leak() {
+async fn each_run_starts_with_the_default_state_of_its_network() {
     let router = "[network.router]\nsequence = [\"planner\"]";
     let state = "[network]\nstate = { list = [1], nested = { a = { b = 1 } } }\n";
     let team = leaked(team("planner", router).replace("[network]\n", state));
@@ -411,7 +416,7 @@ async fn state_defaults_are_those_of_each_run_and_changes_do_not_leak() {
 }
 
 #[tokio::test]
-async fn a_surface_kind_makes_no_member_of_a_network() {
+async fn a_surface_kind_does_not_make_a_session_a_network_member() {
     let world = setup().start().await;
     let change = json!({"key": "k", "value": 1});
     world.server.enqueue(Reply::tool("state_set", change)).enqueue(Reply::text("done"));
@@ -426,7 +431,7 @@ async fn a_surface_kind_makes_no_member_of_a_network() {
 }
 
 #[tokio::test]
-async fn a_call_may_have_several_steps_and_ends_with_the_answer() {
+async fn a_call_of_a_member_may_have_several_steps_and_ends_with_its_answer() {
     let router = "steps = 0\n[network.router]\nsequence = [\"planner\", \"writer\"]";
     let world = start("planner writer", router).await;
     let mut request = RunRequest { prompt: vec![Block::text("go")], ..RunRequest::default() };
@@ -449,7 +454,7 @@ async fn a_call_may_have_several_steps_and_ends_with_the_answer() {
 }
 
 #[tokio::test]
-async fn a_definition_over_the_api_is_checked_with_field_and_position() {
+async fn an_invalid_network_is_refused_over_the_api_with_field_and_position() {
     let world = setup().start().await;
     let make = async |network: Value| {
         let definition = json!({"id": "mine", "network": network});
@@ -470,7 +475,7 @@ async fn a_definition_over_the_api_is_checked_with_field_and_position() {
     assert!(refused.contains("mine@1 is a network"), "{refused}");
     world.server.enqueue(Reply::text("a plan"));
     let run = world.run_prompt_as("mine", "go").await;
-    assert_eq!(world.way(&run).await, "planner Some(StackEmpty)", "{:?}", run.state);
+    assert_eq!(world.route_text(&run).await, "planner Some(StackEmpty)", "{:?}", run.state);
 }
 
 #[tokio::test]
@@ -490,7 +495,7 @@ async fn the_limits_of_the_run_are_shared_by_all_members() {
 }
 
 #[tokio::test]
-async fn the_way_of_a_run_survives_export_and_import() {
+async fn the_route_of_a_run_survives_export_and_import() {
     let world = start("planner writer", "[network.router]\nsequence = [\"planner\", \"writer\"]").await;
     world.server.enqueue(Reply::text("a plan")).enqueue(Reply::text("a poem"));
     let run = world.run_prompt_as("team", "go").await;

@@ -135,7 +135,7 @@ async fn private_data_and_results_are_sent_back_in_order() {
         );
         let (_, _, completion) = send(&provider, request("hi")).await;
         let completion = completion.unwrap();
-        // The data is stored as JSON between the calls.
+        // Between two calls the private data is stored as JSON.
         let private: Option<Value> =
             completion.private.map(|private| serde_json::from_str(&private.to_string()).unwrap());
         let mut request = request("hi");

@@ -17,7 +17,7 @@ fn steer(text: &str) -> RunRequest {
 }
 
 #[tokio::test]
-async fn a_prompt_joins_between_the_tools_and_the_next_model_call() {
+async fn a_steering_prompt_joins_the_run_before_the_next_model_call() {
     for protocol in Protocol::ALL {
         let gate = Gate::default();
         let tools = tools().with(gated("dig", &gate)).unwrap();
@@ -47,7 +47,7 @@ async fn a_prompt_joins_between_the_tools_and_the_next_model_call() {
 }
 
 #[tokio::test]
-async fn a_prompt_during_the_last_answer_is_answered_in_the_same_run() {
+async fn a_steering_prompt_during_the_last_answer_is_answered_in_the_same_run() {
     for protocol in Protocol::ALL {
         let world = Setup::protocol(protocol).start().await;
         let gate = Gate::default();
@@ -93,7 +93,7 @@ impl Hooks for ContinueAtGate {
 }
 
 #[tokio::test]
-async fn a_steering_prompt_takes_precedence_over_a_hooks() {
+async fn a_steering_prompt_takes_precedence_over_the_prompt_of_a_hook() {
     for protocol in Protocol::ALL {
         let (gate, received) = (Gate::default(), Arc::new(Mutex::new(vec![])));
         let world = Setup::protocol(protocol)

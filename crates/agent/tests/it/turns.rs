@@ -128,7 +128,7 @@ async fn a_rate_limited_call_is_retried_after_the_providers_delay() {
         let steps = world.steps(run.id).await;
         let stops: Vec<_> = steps.iter().map(|step| (step.no, step.stop_reason)).collect();
         assert_eq!(stops, [(1, StopReason::Error), (1, StopReason::Stop)], "{protocol:?}");
-        assert_eq!(steps[0].error.as_ref().unwrap().code, "model_rate_limited");
+        assert_eq!(steps[0].error.as_ref().unwrap().code.as_str(), "model_rate_limited");
         let progress = world.event_bodies(run.id).await.into_iter().find_map(|body| match body {
             Body::ProgressUpdated { text } => Some(text),
             _ => None,
@@ -138,11 +138,11 @@ async fn a_rate_limited_call_is_retried_after_the_providers_delay() {
 }
 
 #[tokio::test]
-async fn a_delay_of_a_day_fails_the_run() {
+async fn a_provider_that_asks_to_wait_for_a_day_fails_the_run() {
     let world = Setup::default().start().await;
     world.server.enqueue(Reply::fail(Fault::RateLimited { retry_after: Some(86_400) }));
     let run = world.run_prompt("hi").await;
-    assert_eq!(run.state.error().unwrap().code, "model_rate_limited");
+    assert_eq!(run.state.error().unwrap().code.as_str(), "model_rate_limited");
     assert_eq!(world.server.counts().received, 1);
 }
 
@@ -156,13 +156,17 @@ async fn permanent_errors_are_not_retried_and_the_session_continues() {
             let before = world.server.counts().received;
             world.server.enqueue(Reply::fail(fault));
             let run = world.run_prompt("what is it").await;
-            assert_eq!(run.state.error().unwrap().code, code, "{protocol:?}");
+            assert_eq!(run.state.error().unwrap().code.as_str(), code, "{protocol:?}");
             assert_eq!((run.attempts, world.server.counts().received), (1, before + 1), "{protocol:?}");
             let messages = world.messages(run.id).await;
             assert_eq!(messages[1].status, MessageStatus::Failed);
         }
         world.server.enqueue(Reply::refuse());
-        assert_eq!(world.run_prompt("no").await.state.error().unwrap().code, "model_refused", "{protocol:?}");
+        assert_eq!(
+            world.run_prompt("no").await.state.error().unwrap().code.as_str(),
+            "model_refused",
+            "{protocol:?}"
+        );
         world.server.enqueue(Reply::text("fine"));
         let run = world.run_prompt("last").await;
         assert_eq!(run.state.status(), RunStatus::Succeeded, "{protocol:?}: {:?}", run.state);
@@ -200,7 +204,7 @@ async fn a_broken_stream_is_discarded_and_retried_from_the_last_message() {
         assert_eq!(messages, expected, "{protocol:?}");
         assert!(!world.request_body(1).to_string().contains("half an"), "{protocol:?}");
         let known: Vec<_> = world.steps(run.id).await.iter().map(|step| step.usage.is_some()).collect();
-        assert_eq!(known, [false, true], "{protocol:?}: what the broken call used is unknown");
+        assert_eq!(known, [false, true], "{protocol:?}: the usage of the broken call is unknown");
         assert!(run.usage.at_least && run.usage.output_tokens > 0, "{protocol:?}: {:?}", run.usage);
         let answer = world.messages(run.id).await.pop().unwrap();
         assert!(answer.usage.unwrap().output_tokens > 0, "{protocol:?}");
@@ -226,7 +230,7 @@ async fn a_run_fails_after_a_bounded_number_of_tries() {
         };
         within_timeout(advancing).await;
         let run = world.get(run.id).await;
-        assert_eq!(run.state.error().unwrap().code, "model_overloaded");
+        assert_eq!(run.state.error().unwrap().code.as_str(), "model_overloaded");
         assert_eq!((run.attempts, world.server.counts().received), (3, 9));
         assert!(run.usage.is_zero(), "a rejected call uses nothing: {:?}", run.usage);
     }
@@ -307,7 +311,7 @@ async fn limits_are_checked_before_each_model_call() {
             let run = world.send(limited(limits, &endless)).await;
             let run = world.wait_ended(run.id).await;
             let error = run.state.error().unwrap().clone();
-            assert_eq!(error.code, "limit_reached");
+            assert_eq!(error.code.as_str(), "limit_reached");
             assert!(error.message.contains(limit), "{}", error.message);
             assert_eq!(world.server.counts().received, 1, "{limit}");
             // Earlier work is kept, and its calls have results.
@@ -321,7 +325,7 @@ async fn limits_are_checked_before_each_model_call() {
         within_timeout(gate.reached()).await;
         world.clock.advance(60_000);
         gate.open();
-        assert_eq!(world.wait_ended(run.id).await.state.error().unwrap().code, "limit_reached");
+        assert_eq!(world.wait_ended(run.id).await.state.error().unwrap().code.as_str(), "limit_reached");
     }
 }
 
@@ -341,7 +345,7 @@ async fn a_person_may_grant_a_used_up_limit_again() {
         assert!(waiting.state.wait().unwrap().question.contains("limit of 2 model calls"));
         world.deny(run.id).await;
         let run = world.wait_ended(run.id).await;
-        assert_eq!(run.state.error().unwrap().code, "limit_reached");
+        assert_eq!(run.state.error().unwrap().code.as_str(), "limit_reached");
         assert_eq!(world.server.counts().received, 2);
     }
 }
@@ -353,7 +357,7 @@ async fn a_cost_limit_needs_a_known_price() {
     let options = RunOptions { limits, model: Some("unpriced".into()), ..RunOptions::default() };
     let run = world.send(RunRequest { options, ..RunRequest::text("s", "hi") }).await;
     let run = world.wait_ended(run.id).await;
-    assert_eq!(run.state.error().unwrap().code, "model_price_unknown");
+    assert_eq!(run.state.error().unwrap().code.as_str(), "model_price_unknown");
     assert_eq!(world.server.counts().received, 0);
 }
 
@@ -366,7 +370,7 @@ fn with_schema(text: &str) -> RunRequest {
 async fn output(world: &crate::world::World, run: mainspring_core::RunId) -> (Value, Option<String>) {
     let bodies = world.event_bodies(run).await;
     let found = bodies.into_iter().find_map(|body| match body {
-        Body::OutputCompleted { output, error } => Some((output, error.map(|error| error.code))),
+        Body::OutputCompleted { output, error } => Some((output, error.map(|error| error.code.to_string()))),
         _ => None,
     });
     found.unwrap()
@@ -404,7 +408,7 @@ async fn an_answer_that_violates_the_schema_is_requested_again() {
         );
         let output = run.output.unwrap();
         assert_eq!((output.value, output.fits), (Value::Null, false), "{protocol:?}");
-        assert_eq!(output.error.unwrap().code, "output_invalid", "{protocol:?}");
+        assert_eq!(output.error.unwrap().code.as_str(), "output_invalid", "{protocol:?}");
         assert_eq!(world.server.counts().received, 8, "{protocol:?}: three more requests");
     }
 }
@@ -449,13 +453,13 @@ async fn a_continued_run_has_several_turns_and_its_steps_are_counted_together() 
         let world = Setup::protocol(protocol).hooks(more).start().await;
         let limits = RunLimits { max_steps: Some(3), ..RunLimits::default() };
         let run = world.send(limited(limits, "say first")).await;
-        assert_eq!(world.wait_ended(run.id).await.state.error().unwrap().code, "limit_reached");
+        assert_eq!(world.wait_ended(run.id).await.state.error().unwrap().code.as_str(), "limit_reached");
         assert_eq!(world.server.counts().received, 3);
     }
 }
 
 #[tokio::test]
-async fn a_session_whose_profile_is_gone_uses_the_default_model_and_reports_it() {
+async fn a_session_whose_profile_was_removed_uses_the_default_model_and_reports_it() {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
     let with_poet = "[models.poet]\nprovider = \"acme\"\nmodel = \"m-poet\"\n";
     let world = Setup { store: store.clone(), profile: with_poet, ..Setup::default() }.start().await;
@@ -486,10 +490,10 @@ async fn a_missing_profile_or_agent_is_named() {
     let options = RunOptions { model_profile: Some("poet".into()), ..RunOptions::default() };
     let run = world.send(RunRequest { options, ..RunRequest::text("s", "hi") }).await;
     let error = world.wait_ended(run.id).await.state.error().unwrap().clone();
-    assert_eq!(error.code, "model_not_configured");
+    assert_eq!(error.code.as_str(), "model_not_configured");
     assert!(error.message.contains("main_reasoner"));
     let run = world.run_prompt_as("nobody@1", "hi").await;
-    assert_eq!(run.state.error().unwrap().code, "agent_not_found");
+    assert_eq!(run.state.error().unwrap().code.as_str(), "agent_not_found");
 }
 
 #[tokio::test]
@@ -506,7 +510,7 @@ async fn the_limits_of_a_shared_agent_are_ceilings_for_runs_and_retries() {
     };
     let run = world.send(request("shared", "tight")).await;
     let run = world.wait_paused(run.id).await;
-    assert_eq!(run.state.error().unwrap().code, "limit_reached", "it may not even ask for more");
+    assert_eq!(run.state.error().unwrap().code.as_str(), "limit_reached", "it may not even ask for more");
     assert_eq!(world.server.counts().received, 1);
     assert_eq!(run.budget.as_ref().unwrap().max_steps, Some(1));
     let change = RunChange { limits: wanted, ..RunChange::default() };
@@ -529,7 +533,7 @@ async fn a_run_with_a_hostile_template_fails_and_names_the_agent() {
     world.kernel.agent_create(&world.me, hostile).await.unwrap();
     let run = world.run_prompt_as("doubling", "say hi").await;
     let error = run.state.error().unwrap();
-    assert_eq!(error.code, "agent_template_failed");
+    assert_eq!(error.code.as_str(), "agent_template_failed");
     assert!(error.message.contains("doubling@1") && error.message.contains("8388608 bytes"), "{error:?}");
     assert_eq!(world.server.counts().received, 0);
 }

@@ -204,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_has_the_codes_of_the_protocol_or_that_of_the_host() {
+    fn our_codes_are_mapped_and_the_code_of_a_host_is_kept() {
         let json = |answer: &ErrorAnswer<'_>| serde_json::to_string(answer).unwrap();
         insta::assert_snapshot!(json(&ErrorAnswer::new("tool_failed", "no")), @r#"{"ok":false,"error":{"code":"adapter_execution_failed","reason":"tool_failed","message":"no"}}"#);
         insta::assert_snapshot!(json(&ErrorAnswer::of_host("tool_failed", "no")), @r#"{"ok":false,"error":{"code":"tool_failed","message":"no"}}"#);

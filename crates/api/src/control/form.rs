@@ -145,7 +145,7 @@ impl RunForm {
 /// Returns code, reason and message of an error.
 fn error_fields(error: Option<&Failure>) -> (Option<&'static str>, Option<String>, Option<String>) {
     let Some(error) = error else { return (None, None, None) };
-    let (code, reason) = protocol_code(&error.code);
+    let (code, reason) = protocol_code(error.code.as_str());
     (Some(code), reason.map(str::to_owned), Some(error.message.clone()))
 }
 

@@ -1,4 +1,5 @@
-//! The operations that the control tools need, as a trait: the kernel implements it, and so does a client of the kernel.
+//! The operations that the control tools need, as a trait. `mainspring-kernel` implements them itself,
+//! `mainspring-host` by requests to a server.
 
 use std::borrow::Cow;
 use std::sync::Arc;

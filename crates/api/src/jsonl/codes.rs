@@ -1,4 +1,4 @@
-//! Error codes: maps our codes, which are mainspring's own, to the codes of the protocol.
+//! Error codes: maps mainspring's own codes ("our codes") to the codes of the protocol.
 //!
 //! The protocol's codes are a closed list on which hosts base their decisions. Our codes are more specific,
 //! and new ones are added. [`CODE_MAP`] maps each of our codes to a code of the protocol. Where the two
@@ -171,7 +171,7 @@ pub const CODE_MAP: &[(&str, &[&str])] = &[
             "wait_abandoned",
         ],
     ),
-    ("unknown", &["corrupt", "outcome_unknown", "request_failed", "session_failed"]),
+    ("unknown", &["corrupt", "goals_failed", "outcome_unknown", "request_failed", "session_failed"]),
 ];
 
 /// Maps one of our codes to the protocol's code, and our own where the two differ. A code of an agent's own runtime maps to

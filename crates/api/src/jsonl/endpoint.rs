@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_has_its_type_fields_and_the_ids_that_it_names() {
+    fn a_call_is_encoded_with_the_ids_that_it_names() {
         let call = ToolUse {
             call_id: "c".into(),
             name: "lookup".into(),
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_has_its_type_and_fields() {
+    fn an_answer_is_encoded_as_one_object() {
         let result = ToolResult { call_id: "c".into(), result: "done\n".into() };
         let line = EndpointLine::ToolResult(result.clone()).encode();
         assert_eq!(serde_json::from_slice::<ToolResult>(&line).unwrap(), result);

@@ -7,7 +7,7 @@ fn encoded(reply: &Reply<'_>, line_ids: &LineIds) -> String {
 }
 
 #[test]
-fn a_line_has_its_type_fields_and_ids() {
+fn a_reply_is_encoded_as_one_object_with_its_ids() {
     let line_ids = LineIds {
         protocol_version: Some(2),
         request_id: Some("r".into()),

@@ -71,7 +71,7 @@ fn an_unknown_key_is_named_with_its_place_and_the_nearest_known_key() {
 }
 
 #[test]
-fn what_is_stored_and_answered_may_have_keys_of_a_newer_version() {
+fn stored_types_accept_keys_of_a_newer_version() {
     serde_json::from_value::<RunOptions>(json!({"newer": 1, "limits": {"newer": 1}})).unwrap();
     serde_json::from_value::<ClientTool>(json!({"name": "a", "inputSchema": {}, "newer": 1})).unwrap();
     serde_json::from_value::<AgentDefinition>(json!({"id": "a", "newer": 1})).unwrap();
@@ -82,7 +82,7 @@ fn what_is_stored_and_answered_may_have_keys_of_a_newer_version() {
 }
 
 #[test]
-fn a_request_reads_what_its_answer_form_writes() {
+fn options_and_agents_from_an_answer_are_accepted_in_a_request() {
     let options = json!({
         "systemPrompt": "s", "modelProfile": "p", "model": "m", "cwd": "/", "modelOptions": {"seed": 1},
         "outputSchema": {"type": "object"},
@@ -96,7 +96,7 @@ fn a_request_reads_what_its_answer_form_writes() {
 }
 
 #[test]
-fn a_word_that_resembles_none_gets_the_list() {
+fn a_similar_word_is_suggested_and_otherwise_all_words_are_listed() {
     assert_eq!(nearest("anthropc", &["openai", "anthropic"]), Some("anthropic"));
     assert_eq!(nearest("max-steps", &["maxSteps"]), Some("maxSteps"));
     assert_eq!(nearest("zzz", &["openai", "anthropic"]), None);

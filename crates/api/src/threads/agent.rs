@@ -25,7 +25,7 @@ pub enum AgentVariableType {
 /// A variable of a template.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentVariable {
-    /// The name, as its placeholders write it.
+    /// The name, as placeholders write it.
     pub name: String,
     /// The kind of value.
     #[serde(default, rename = "type")]
@@ -39,7 +39,7 @@ pub struct AgentVariable {
     /// The value of a launch that gives none.
     #[serde(default)]
     pub default: Option<String>,
-    /// The content of the collections to choose from. Of variables of collections only.
+    /// The content of the collections to choose from. Only for variables of the kind `collection_id`.
     #[serde(default)]
     pub collection_content_type: Option<String>,
 }
@@ -62,7 +62,7 @@ pub struct AgentRecord {
     pub description: Option<String>,
     /// The request that starts a thread, with placeholders, exactly as it was sent.
     pub request_template: Map<String, Value>,
-    /// The variables, which are those of the placeholders.
+    /// The variables, one for each placeholder name.
     #[serde(default)]
     pub variables: Vec<AgentVariable>,
     /// When the agent was created.
@@ -92,7 +92,7 @@ pub struct CreateAgentRequest {
     pub description: Option<String>,
     /// The request that starts a thread, with placeholders `{{name}}` in its texts.
     pub request_template: Map<String, Value>,
-    /// The variables, which are those of the placeholders.
+    /// The variables, one for each placeholder name.
     #[serde(default)]
     pub variables: Vec<AgentVariable>,
 }

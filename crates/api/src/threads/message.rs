@@ -98,7 +98,7 @@ pub struct AgentToolResultContent {
     /// The result: a text, an object or an array.
     #[serde(default)]
     pub payload: Option<Value>,
-    /// The result as an object; one that is not an object is in `result`.
+    /// The result as an object; a result that is not an object is the value of its field `result`.
     #[serde(default)]
     pub raw_response: Option<Map<String, Value>>,
 }
@@ -124,7 +124,7 @@ pub struct AgentErrorContent {
 pub enum AgentContent {
     /// Text.
     Text(AgentTextContent),
-    // Must come before the call, which has fewer fields: a result would be parsed as a call.
+    // Must come before `ToolUse`, which requires fewer fields: a result would be parsed as a call.
     /// The result of a call.
     ToolResult(AgentToolResultContent),
     /// A call of a tool.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ThreadGetQuery {
-    /// `false`, in any case: the record has no messages, and its token is that of the start.
+    /// `false`, in upper or lower case: the record has no messages, and the delta from its token has all of them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub load_messages: Option<String>,
 }
@@ -30,7 +30,7 @@ pub struct ThreadListQuery {
     /// The `next_token` of the previous page.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub page_token: Option<String>,
-    /// `true`, in any case: only pinned threads. Another value: only threads that are not pinned.
+    /// `true`, in upper or lower case: only pinned threads. Another value: only threads that are not pinned.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pinned: Option<String>,
 }

@@ -83,7 +83,7 @@ pub struct SendMessageRequest {
     /// Tools to add, or to replace by name, for this turn and later ones.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_tools: Option<Vec<ClientToolSpec>>,
-    /// The time range in place of the present one.
+    /// The time range that replaces the present one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub analysis_scope: Option<AnalysisScope>,
     /// Goals of the turn.

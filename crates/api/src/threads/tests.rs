@@ -3,7 +3,7 @@ use serde_json::json;
 use super::*;
 
 #[test]
-fn a_record_is_read_by_its_old_names_too() {
+fn a_record_is_parsed_with_its_old_field_names() {
     for id in ["thread_id", "session_id", "chat_id"] {
         let json = json!({
             id: "ses_1", "created": "2026-11-17T09:30:05+00:00", "created_by": "ada", "org_id": "acme",
@@ -17,7 +17,7 @@ fn a_record_is_read_by_its_old_names_too() {
 }
 
 #[test]
-fn blocks_are_told_apart_by_their_fields() {
+fn blocks_are_distinguished_by_their_fields() {
     let json = json!([
         {"text": "hi"},
         {"content_type": "tool_use", "tool_name": "client_a", "tool_use_id": "t1", "input": {"a": 1}},
@@ -45,7 +45,7 @@ fn blocks_are_told_apart_by_their_fields() {
 }
 
 #[test]
-fn the_helpers_of_messages_and_goals_hold() {
+fn a_message_reports_its_state_and_a_goal_is_returned_as_declared() {
     let mut message = AgentMessage::text("hello");
     assert_eq!((message.role, message.all_text()), (AgentRole::User, "hello".into()));
     assert!(!message.is_complete());
@@ -70,7 +70,7 @@ fn the_helpers_of_messages_and_goals_hold() {
 }
 
 #[test]
-fn names_of_client_tools_have_their_form() {
+fn names_of_client_tools_are_checked() {
     for name in ["client_a", "client_save_file2"] {
         assert!(is_client_tool_name(name), "{name}");
     }
@@ -80,7 +80,7 @@ fn names_of_client_tools_have_their_form() {
 }
 
 #[test]
-fn a_scope_takes_the_dimensions_that_are_set() {
+fn merging_a_scope_replaces_the_dimensions_that_are_set() {
     let scope = |json: serde_json::Value| AnalysisScope(json.as_object().unwrap().clone());
     let mut kept = scope(json!({"start_time": 1, "end_time": 9}));
     kept.merge(&scope(json!({"start_time": 5, "end_time": null})));
@@ -88,7 +88,7 @@ fn a_scope_takes_the_dimensions_that_are_set() {
 }
 
 #[test]
-fn answers_without_a_record_name_their_object() {
+fn answers_without_a_record_hold_the_id() {
     let changed = ChangedThread { thread_id: "ses_1".into() };
     assert_eq!(serde_json::to_string(&changed).unwrap(), r#"{"thread_id":"ses_1"}"#);
     let old: ChangedThread = serde_json::from_value(json!({"session_id": "ses_1"})).unwrap();

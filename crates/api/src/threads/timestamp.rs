@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_is_read_as_it_is_written() {
+    fn a_written_time_is_parsed_back() {
         for millis in [0, 1_782_240_000_123, 951_827_696_007, -1] {
             let time = Timestamp(Time(millis));
             assert_eq!(parse(&time.to_string()), Some(time), "{time}");

@@ -51,7 +51,7 @@ fn call_lines(call: &RequestedCall) -> Vec<String> {
     lines
 }
 
-/// The lines of a change, as `diff -u` shows them.
+/// Formats a change like `diff -u`.
 fn diff_lines(block: &Block) -> Vec<String> {
     let Block::Diff { path, before, after, before_artifact, after_artifact } = block else { return vec![] };
     let mut lines = vec![format!("{DIM}--- {path}{DIM:#}")];
@@ -83,7 +83,7 @@ fn diff_lines(block: &Block) -> Vec<String> {
     lines
 }
 
-/// Names the possible answers, for a prompt.
+/// Names the possible answers, for a question outside a chat.
 pub(crate) fn answer_hint(wait: &Wait) -> &'static str {
     match offers(wait) {
         (true, true) => "allow? [y, s for the session, n, n REASON]",
@@ -93,7 +93,7 @@ pub(crate) fn answer_hint(wait: &Wait) -> &'static str {
     }
 }
 
-/// The prompt of a chat.
+/// Names the possible answers, for the input line of a chat.
 pub(crate) fn chat_prompt(wait: &Wait) -> &'static str {
     match offers(wait) {
         (true, true) => "allow? y, s for the session, n, n REASON › ",
@@ -103,7 +103,7 @@ pub(crate) fn chat_prompt(wait: &Wait) -> &'static str {
     }
 }
 
-/// Whether an approval can be given for the session, and denied with a reason.
+/// Returns whether the request can be allowed for the session, and whether it can be denied with a reason.
 fn offers(wait: &Wait) -> (bool, bool) {
     let offers = |choice| wait.approval.as_ref().is_some_and(|approval| approval.answers.contains(&choice));
     (offers(ApprovalChoice::AllowSession), offers(ApprovalChoice::DenyWithReason))

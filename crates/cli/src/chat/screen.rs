@@ -19,7 +19,7 @@ pub(super) struct Screen<'a> {
     answer: Option<Wrap>,
     /// The open thought.
     thought: Option<Wrap>,
-    /// True when an unwrapped result has begun a line.
+    /// True when the unwrapped text so far does not end with a line break.
     mid_line: bool,
     spinner: Option<Spinner>,
 }
@@ -124,7 +124,7 @@ impl<'a> Screen<'a> {
             .print_note(format_args!("{colour}{marker}{colour:#} {style}{}{style:#}", wrapped.trim_start()))
     }
 
-    /// Writes an unwrapped line, cut to the terminal's width.
+    /// Writes an unwrapped line.
     pub(super) fn print_line(&mut self, text: &str, style: Style) -> io::Result<()> {
         self.end_terminal_line()?;
         if self.output.json {

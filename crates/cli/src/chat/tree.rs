@@ -12,7 +12,7 @@ use crate::output::{DIM, PLAIN};
 use crate::tree::fetch_tree;
 
 impl Conversation<'_, '_> {
-    /// Shows the tree and stores which number stands for which message.
+    /// Shows the tree with numbered messages, and stores the message of each number.
     pub(super) async fn print_tree(&mut self) -> Result<(), CliError> {
         let Some(session) = self.session.clone() else {
             return Ok(self.screen.print_note("the session has no messages yet")?);

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use mainspring_client::{Events, Item, Snapshot};
 use mainspring_core::{
-    Answer, Block, Body, Failure, Message, MessageId, MessageStatus, Role, Run, RunId, RunState, RunStatus,
-    Wait, WaitRequest,
+    Answer, Block, Body, FailureCode, Message, MessageId, MessageStatus, Role, Run, RunId, RunState,
+    RunStatus, Wait, WaitRequest,
 };
 use mainspring_kernel::clock::Clock;
 use serde_json::{Value, json};
@@ -23,10 +23,6 @@ use crate::output::{YELLOW, json_value};
 
 /// Time without output before a spinner is shown.
 const SPINNER_DELAY_MS: u64 = 150;
-
-/// Error codes that another model or an API key can fix.
-const KEY_CODES: [&str; 3] =
-    [Failure::MODEL_NOT_CONFIGURED, Failure::MODEL_KEY_MISSING, Failure::MODEL_UNAUTHORIZED];
 
 /// How a turn ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -137,7 +133,7 @@ impl Conversation<'_, '_> {
         Ok(())
     }
 
-    /// Puts the session's pending question to the person, if there is one, whichever run asks.
+    /// Asks the person the session's pending question, if there is one, no matter which run asks it.
     async fn ask_open_question(&mut self) -> Result<Option<TurnEnd>, CliError> {
         let session = self.session.clone().unwrap_or_default();
         let snapshot =
@@ -165,19 +161,22 @@ impl Conversation<'_, '_> {
 
     fn print_end(&mut self, state: &RunState) -> Result<(), CliError> {
         let error = state.error();
-        let (code, message) =
-            error.map(|error| (error.code.as_str(), error.message.as_str())).unwrap_or_default();
         match state.status() {
             RunStatus::Succeeded => {}
             RunStatus::Cancelled => self.screen.print_note("cancelled")?,
             status => {
+                let (code, message) =
+                    error.map(|error| (error.code.as_str(), error.message.as_str())).unwrap_or_default();
                 self.screen.print_error(&format!("{status}: {message} ({code})"))?;
-                let remedy = match code {
-                    code if KEY_CODES.contains(&code) => {
-                        "/model scripted/any goes on without a key; docs/models.md says how to set one"
-                    }
-                    Failure::AUTHENTICATION => "/login logs in, and the answer goes on",
-                    _ => "/retry retries it",
+                let remedy = match error.map(|error| &error.code) {
+                    // Another model or an API key helps.
+                    Some(
+                        FailureCode::ModelNotConfigured
+                        | FailureCode::ModelKeyMissing
+                        | FailureCode::ModelUnauthorized,
+                    ) => "/model scripted/any goes on without a key; docs/models.md says how to set one",
+                    Some(FailureCode::Authentication) => "/login logs in, and the answer goes on",
+                    Some(_) | None => "/retry retries it",
                 };
                 self.screen.print_note(remedy)?;
             }

@@ -69,7 +69,7 @@ async fn start(
     let guard = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = Command::new(guard);
     command.args(["guard", "--grace-ms", "500", "--", program]).args(arguments);
-    // As in a run: an agent that needs another variable must not start here and fail there.
+    // The same environment as in a run: an agent that would fail there for lack of a variable must fail here too.
     command.env_clear().envs(inherited_environment(adapter.pass_env.as_deref().unwrap_or_default()));
     command.envs(adapter.env.clone().unwrap_or_default());
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -99,7 +99,7 @@ async fn handshake(child: &mut Child, kind: AdapterKind) -> Result<String, Strin
     let (Some(mut input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
         return Err("no pipes".into());
     };
-    // An agent that has ended is reported by its output, which ends too.
+    // The write fails if the agent has ended. Then its output ends too, and the loop below reports that.
     let _ = input.write_all(format!("{request}\n").as_bytes()).await;
     let mut lines = BufReader::new(output).lines();
     while let Ok(Some(line)) = lines.next_line().await {
@@ -126,7 +126,7 @@ async fn handshake(child: &mut Child, kind: AdapterKind) -> Result<String, Strin
     Err(excerpt(last, 200))
 }
 
-/// Checks the models: each configured one has its key, or something answers where none is configured.
+/// Checks that each configured model has its key, or, if none is configured, that a default model has one.
 pub(super) fn check_models(config: &Config, is_served: bool, report: &mut Report) {
     let list = match Models::with_stored_keys(&config.models, Some(&config.keys_dir())) {
         Ok(models) => models.list(),

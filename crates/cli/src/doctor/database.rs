@@ -1,4 +1,4 @@
-//! The findings about a PostgreSQL, and about an object store.
+//! Checks of a PostgreSQL database, and of an object store.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use super::{Health, Report};
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// The age from which an open transaction that delays the feed of all sessions is worth a note.
 const FEED_LAG_NOTE_MS: i64 = 10_000;
-/// The difference of clocks that is worth a note. It does no harm: leases follow the database's clock.
+/// The difference of clocks that is worth a note. A difference does no harm: leases follow the database's clock.
 const CLOCK_NOTE_MS: i64 = 2_000;
 /// The time without a report after which a server of the cluster counts as not seen.
 const SERVER_SEEN_MS: i64 = 15_000;
 /// The duration of a commit that is worth a note.
 const SLOW_COMMIT: Duration = Duration::from_millis(50);
 
-/// Checks the PostgreSQL of the configuration.
+/// Checks the PostgreSQL database of the configuration.
 pub(super) async fn check_postgres(config: &Config, url: &str, report: &mut Report) {
     let name = config.database_name();
     let check = match tokio::time::timeout(ANSWER_TIMEOUT, PostgresCheck::read(url)).await {
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_that_are_not_seen_and_a_lease_of_nobody_are_noted() {
+    fn unseen_servers_and_a_lease_without_a_holder_are_noted() {
         let server = |name: &str, seen_ms, is_active| ServerRow {
             name: name.into(),
             address: "http://a".into(),
@@ -226,7 +226,7 @@ mod tests {
         let seen =
             found(|report| add_servers(&PostgresCheck { servers: vec![differs.clone()], ..check() }, report));
         assert!(!seen[1].0 && seen[1].1.contains("models, rules"), "{seen:?}");
-        let nobody = PostgresCheck { lease_left_ms: None, ..check() };
-        assert!(!found(|report| add_servers(&nobody, report))[0].0);
+        let without_lease = PostgresCheck { lease_left_ms: None, ..check() };
+        assert!(!found(|report| add_servers(&without_lease, report))[0].0);
     }
 }

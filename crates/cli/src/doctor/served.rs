@@ -1,4 +1,4 @@
-//! The findings of the process that serves the state directory.
+//! Findings that the process which serves the state directory reports.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::output::format_time;
 /// The longest wait for the process.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Reports the sessions in whose work the process has failed.
+/// Reports the sessions that have failed in the process.
 pub(super) async fn check_sessions(context: &Context<'_>, report: &mut Report) {
     let Ok(Some(client)) = owner_client(context) else { return };
     let failed = match tokio::time::timeout(ANSWER_TIMEOUT, client.health()).await {

@@ -63,7 +63,7 @@ fn stages(stages: &[Stage]) -> String {
     }
 }
 
-/// The router, one line per part.
+/// Describes the router, one line per part.
 fn routes(definition: &AgentDefinition, network: &Network) -> Vec<String> {
     let mut lines = vec![];
     let router = network.router.clone().unwrap_or_default();
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_router_of_one_part_comes_after_nothing() {
+    fn a_router_of_one_part_is_drawn_without_then() {
         let team = AgentDefinition { network: None, ..team() };
         let network = json!({"members": [{"agent": "planner@1"}]});
         let network: Network = serde_json::from_value(network).expect("a network");
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_holds_every_member_and_escapes_its_texts() {
+    fn an_image_shows_every_member_and_escapes_texts() {
         let team = team();
         let svg = network_svg(&team, team.network.as_ref().expect("a network"));
         assert!(svg.contains(">planner</text>") && svg.contains(">left</text>"), "{svg}");

@@ -42,7 +42,7 @@ pub(crate) fn route_text(route: &RunRoute) -> String {
     text
 }
 
-/// The router's decision and the part of the router that made it.
+/// Describes a decision of the router, and names the part of the router that made it.
 fn decided(decision: &RouteDecision) -> String {
     let route = &decision.route;
     let by = match &route.by {
@@ -97,7 +97,7 @@ pub(crate) fn route_svg(route: &RunRoute) -> String {
     let title = escape_xml(&format!("{} · {} · {} calls", route.network, route.status, calls.len()));
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" \
-         height=\"{height}\" role=\"img\" aria-label=\"The way of a run through its network\">\n{STYLE_SHEET}\
+         height=\"{height}\" role=\"img\" aria-label=\"The route of a run through its network\">\n{STYLE_SHEET}\
          <rect class=\"page\" width=\"{width}\" height=\"{height}\" rx=\"10\"/>\n\
          <text class=\"head\" x=\"{MARGIN}\" y=\"30\">{title}</text>\n"
     );
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn the_way_of_a_run_is_drawn_as_text() {
+    fn the_route_of_a_run_is_drawn_as_text() {
         insta::assert_snapshot!(route_text(&route()), @r"
         team@1 · succeeded
         ● 1  rule 2 → left + right
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_has_a_bar_for_each_call_whose_length_is_its_time() {
+    fn an_image_has_a_bar_for_each_call_as_long_as_its_duration() {
         let svg = route_svg(&route());
         assert!(
             svg.contains("width=\"420\" height=\"14\"") && svg.contains("width=\"210\" height=\"14\""),

@@ -122,8 +122,8 @@ fn print_run(output: &Output, run: &Run) -> io::Result<()> {
         Some(RunOutput { error: Some(error), .. }) => {
             output.print_line(format_args!("output    {} ({})", error.message, error.code))
         }
-        Some(fitting) => {
-            let value = output::excerpt(&fitting.value.to_string(), ANSWER_CHARS);
+        Some(structured) => {
+            let value = output::excerpt(&structured.value.to_string(), ANSWER_CHARS);
             output.print_line(format_args!("output    {value}"))
         }
         None => Ok(()),

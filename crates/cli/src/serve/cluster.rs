@@ -1,4 +1,5 @@
-//! `mainspring serve` as a server of a cluster. With `cluster.spread` it does not stand by, but serves as soon as it has joined.
+//! `mainspring serve` as a server of a cluster. With `cluster.spread` it serves as soon as it has joined, without
+//! standing by.
 //!
 //! ```text
 //! standing by: forwards ──lease──▶ active: serves ──SIGTERM──▶ drains (hands sessions over), releases the lease, ends
@@ -102,7 +103,7 @@ async fn lead(context: &Context<'_>, node: Node, tcp: TcpListener, doing: &str) 
     let drain_time = Duration::from_millis(drain_ms);
     match node.member().filter(|member| member.is_spread()) {
         Some(member) => {
-            // It answers meanwhile: requests about sessions that it has handed over go to their new homes.
+            // The server answers requests meanwhile: those for sessions that it has handed over go to their new homes.
             member.drain(node.kernel(), drain_time).await;
             server.end_notifications().await;
             member.step_down(node.kernel()).await;
@@ -118,8 +119,8 @@ async fn lead(context: &Context<'_>, node: Node, tcp: TcpListener, doing: &str) 
     Ok(signal?)
 }
 
-/// Replaces this process by a new one with the same arguments. All files of this one are closed then, so that the guards of
-/// its agents end them. Returns only if that fails.
+/// Executes the program again in this process, with the same arguments. That closes all files of the process, so that
+/// the guards of its agents end the agents. Returns only if the execution fails.
 fn restart() -> io::Error {
     match std::env::current_exe() {
         Ok(program) => std::process::Command::new(program).args(std::env::args_os().skip(1)).exec(),

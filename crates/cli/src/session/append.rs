@@ -7,7 +7,7 @@ use crate::Context;
 use crate::connection::Connection;
 use crate::error::CliError;
 
-/// Appends `text` to the session. Without an `id` the message gets one of its own.
+/// Appends `text` to the session as a message. The message's id is generated if `id` is `None`.
 pub(super) async fn append(
     context: &Context<'_>,
     connection: &mut Connection<'_>,

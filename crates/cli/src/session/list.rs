@@ -22,7 +22,7 @@ pub(crate) enum ScopeArg {
 }
 
 impl ScopeArg {
-    /// The scope to ask for; none for the server's default, which earlier servers know too.
+    /// The scope to request; none for the server's default, because earlier servers do not know the field.
     fn query_scope(self) -> Option<Scope> {
         match self {
             Self::Own => None,
@@ -72,7 +72,8 @@ pub(super) async fn list(
     Ok(context.output.print_limit_note(count, limit)?)
 }
 
-/// The row of a session. A key names a session among those of its owner alone, so sessions of others have their id.
+/// Builds the row of a session. A key names a session only among those of one owner, so sessions of others are listed
+/// by id.
 fn row(listed: ListedSession, scope: ScopeArg) -> Vec<String> {
     let (session, latest) = (listed.session, listed.latest_run);
     let status = latest.as_ref().map_or_else(|| "-".into(), |run| output::format_status(run.state.status()));

@@ -1,5 +1,5 @@
-//! Acceptance tests of the control plane's specification that fit nowhere else, through the binary: a host over
-//! standard input and output, and the command line. docs/acceptance.md names the test of each requirement.
+//! Acceptance tests of the control plane's specification that need the binary: a host over standard input and output,
+//! and the command line. docs/acceptance.md names the test of each requirement.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use crate::docs::document;
 use crate::jsonl::Host;
 use crate::kill::example;
 
-/// Creates a folder configured with an ACP agent and a pi, as a desktop host would.
+/// Creates a folder configured with an ACP agent and pi, as a desktop host would.
 fn desktop_dir() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let agent = |name: &str| {
@@ -218,7 +218,7 @@ fn criterion_10_the_kernel_owns_the_status_even_when_a_host_dies() {
         .unwrap();
     let run_id = field(&line, "runId").to_owned();
     let status = || field(&command_json(dir.path(), &["run", "show", &run_id])[0], "status").to_owned();
-    assert_eq!(status(), "running", "every client sees the same");
+    assert_eq!(status(), "running", "every client sees the same status");
     host.kill();
     assert_eq!(status(), "orphaned", "a lost run is not a success");
     let mut host = Host::start(dir.path());
@@ -402,8 +402,8 @@ fn every_promise_of_security_has_a_test_that_attacks_it() {
         }
         assert!(!named.is_empty(), "{name} has no test: {line}");
         let is_played = named.iter().any(|test| test.starts_with("cli::"));
-        // Attacks from outside are played against the program. A panic can only be injected inside, and the writes of a
-        // confined agent are played with its guard.
+        // Attacks from outside run against the program. A panic can only be injected inside, and the writes of a
+        // confined agent are tested with its guard.
         let is_inner = section == "Promises" || ["M9", "S1", "S2"].contains(&name);
         assert!(is_played || is_inner, "{name} has no test against the real program: {line}");
     }

@@ -1,4 +1,5 @@
-//! The attacks of SECURITY.md that no other test plays against the real program. Those of one group share a server.
+//! The attacks of SECURITY.md that no other test runs against the real program. Each test makes several attacks on one
+//! server.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -86,9 +87,9 @@ impl Target {
     }
 }
 
-/// M1, M6, L1, L3: what an admin of an org and a member of another owner try on a shared server.
+/// M1, M6, L1, L3: attacks by an admin of another org, and by a member, on a shared server.
 #[tokio::test(flavor = "multi_thread")]
-async fn tenants_take_no_owner_no_login_no_name_and_no_figures() {
+async fn members_cannot_take_owners_change_logins_imitate_names_or_read_figures_of_others() {
     let target = Target::start("");
     let admin = async |org: &str| {
         let owner = format!("boss of {org}");
@@ -149,9 +150,9 @@ async fn a_native_session_of_another_owner_is_not_adopted() {
     assert_eq!(adopt(&ada, "b", &native).await.0, 201, "its own owner may");
 }
 
-/// M7, M8, L4, L5, L6: what a limited key, a key that expires and a stranger's page try.
+/// M7, M8, L4, L5, L6: attacks with a limited key, with a key that expires and from a page of another origin.
 #[tokio::test(flavor = "multi_thread")]
-async fn keys_do_no_more_than_they_allow_and_headers_mean_one_thing() {
+async fn keys_cannot_exceed_their_limits_and_a_repeated_header_is_refused() {
     let target = Target::start("");
     let ada = target.member("ada").await;
     let lists = json!({"name": "limited", "ownerId": "ada", "adapters": ["script"], "folders": [target.path("work")]});
@@ -191,7 +192,7 @@ async fn keys_do_no_more_than_they_allow_and_headers_mean_one_thing() {
     });
     let request = target.server.client.post(format!("{}/mcp", target.server.url)).bearer_auth(&eve);
     let request = request.header("accept", "application/json, text/event-stream").json(&call);
-    // The answer is a stream: the call has ended when the stream has.
+    // The response is a stream: the call has ended when the stream ends.
     request.send().await.unwrap().text().await.unwrap();
     let (_, records) = target.send(&eve, Method::GET, "/v1/audit", &Value::Null).await;
     assert!(records.to_string().contains("run_00000000000000000000000000000000"), "{records}");
@@ -205,7 +206,7 @@ async fn keys_do_no_more_than_they_allow_and_headers_mean_one_thing() {
     assert_eq!(status.as_u16(), 403, "{problem}");
 }
 
-/// H3, M5: the limits of a parent and of a shared definition hold for messages, options and retries.
+/// H3, M5: the limits of a parent and of a shared definition apply to messages, options and retries.
 #[tokio::test(flavor = "multi_thread")]
 async fn limits_are_not_raised_by_messages_options_and_retries() {
     let target = Target::start("");
@@ -287,7 +288,7 @@ async fn an_agent_that_may_run_everything_reads_no_token() {
     }
 }
 
-/// H6: the control tools are no MCP server of the native agent, whatever the owner that it would name.
+/// H6: the native agent cannot use `mainspring mcp` as an MCP server, which would let it name any owner.
 #[test]
 fn mainspring_as_an_mcp_server_of_its_own_agent_is_refused() {
     let dir = tempfile::tempdir().unwrap();
@@ -300,7 +301,7 @@ fn mainspring_as_an_mcp_server_of_its_own_agent_is_refused() {
 
 /// M3: text of agents and titles cannot rewrite a terminal.
 #[tokio::test(flavor = "multi_thread")]
-async fn text_of_agents_reaches_a_terminal_without_its_control_sequences() {
+async fn text_of_agents_is_printed_without_control_sequences() {
     let target = Target::start("");
     let hostile = "\u{1b}]0;owned\u{7}\u{1b}[2Jall is \u{202e}well";
     let body = json!({

@@ -1,4 +1,4 @@
-//! The command `on_attention`: run when a person is needed, and when not any more.
+//! The command `on_attention`: it is run when a person is needed, and when no person is needed any more.
 
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader};

@@ -1,4 +1,4 @@
-//! The audit log of a real server: through a kill, by the command line, in backups.
+//! The audit log of a real server: after a kill, on the command line, in backups.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -55,7 +55,7 @@ async fn every_answered_change_is_in_the_log_after_kill_9_and_verify_notices_a_r
         verified(home),
         (0, json!({"part": "audit", "checked": found.len(), "unknown": 0, "findings": []}))
     );
-    // A record in the middle is removed, as by somebody who wants to hide a change.
+    // A record in the middle is removed, to hide a change.
     let file = files(home).remove(0);
     let text = fs::read_to_string(&file).unwrap();
     let without: String =

@@ -1,4 +1,4 @@
-//! Attacks on a server by the holder of a member's key, and by agents: nothing happens that was not allowed.
+//! Attacks on a server by the holder of a member's key, and by agents: actions that are not allowed have no effect.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -149,7 +149,7 @@ async fn keys_of_other_owners_get_the_folders_that_are_configured_for_them() {
         assert_eq!((status, &problem["code"]), (403, &json!("folder_not_allowed")), "{cwd:?}: {problem}");
         assert!(problem["detail"].as_str().unwrap().contains("key with `--folder`"), "{problem}");
     }
-    // Nobody chose the folder in which the server was started.
+    // The folder in which the server was started is not a configured folder.
     let (status, problem) = attack.prompt(&json!({"prompt": "hi"})).await;
     assert_eq!((status, &problem["code"]), (403, &json!("folder_not_allowed")), "{problem}");
     let key = json!({"name": "worker", "ownerId": "eve", "folders": [work]});
@@ -164,7 +164,7 @@ async fn keys_of_other_owners_get_the_folders_that_are_configured_for_them() {
     for cwd in [&other, &work.join("out"), &work.join("../other"), &attack.path("workshop")] {
         assert_eq!(run(cwd).await.0, 403, "{cwd:?}");
     }
-    // A key cannot make another one with more folders, and nobody names the folders of a run.
+    // A key cannot make another key with more folders, and a request cannot name the folders of a run.
     let admin = json!({"name": "admin", "ownerId": "eve", "role": "admin", "folders": [work]});
     let admin = Attack::make_key(&attack.server, admin).await;
     let wider = json!({"name": "wider", "ownerId": "eve", "folders": ["/"]});
@@ -177,7 +177,7 @@ async fn keys_of_other_owners_get_the_folders_that_are_configured_for_them() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_folders_of_an_adapter_hold_for_everybody() {
+async fn the_folders_of_an_adapter_apply_to_every_owner() {
     let dir = tempfile::tempdir().unwrap();
     let allowed = dir.path().canonicalize().unwrap();
     let attack = Attack::start(&format!("folders = [{allowed:?}]")).await;
@@ -265,7 +265,8 @@ async fn a_hostile_pattern_does_not_hang_the_server() {
         let request = attack.server.client.post(format!("{}/v1/runs", attack.server.url));
         send_request(request.bearer_auth(key).header("prefer", "wait=60").json(&body)).await.1
     };
-    // In a rule, against a text of the agent; and in a definition of a stranger, against the name of a tool.
+    // In a rule, matched with a text of the agent; and in a definition of the stranger, matched with the name of a
+    // tool.
     let body = json!({"prompt": format!("ask {}", "a".repeat(400)), "session": {"key": "s"}});
     let run = waiting(&attack.server.token, body).await;
     assert_eq!(run["status"], "waiting_approval", "{run}");
@@ -283,7 +284,7 @@ async fn a_hostile_pattern_does_not_hang_the_server() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_confined_agent_is_not_told_where_the_sockets_of_the_session_are() {
+async fn a_confined_agent_gets_no_variables_with_the_sockets_of_the_login_session() {
     let runtime = tempfile::tempdir().unwrap();
     let folder = runtime.path().to_str().unwrap();
     let names = ["XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS", "SSH_AUTH_SOCK"];

@@ -30,7 +30,7 @@ fn texts(dir: &Path, session: &str) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn a_backup_of_a_running_server_is_restored_and_readers_of_the_lost_stretch_are_reset() {
+async fn a_backup_of_a_running_server_is_restored_and_readers_of_lost_events_are_reset() {
     let dir = Arc::new(tempfile::tempdir().unwrap());
     let home = dir.path();
     fs::write(home.join("notes.txt"), "tea").unwrap();
@@ -48,7 +48,7 @@ async fn a_backup_of_a_running_server_is_restored_and_readers_of_the_lost_stretc
     let again = run(home, &["backup", "copy"]);
     assert!(again.code == 4 && again.err.contains("exists already"), "{}", again.err);
 
-    // The stretch that is lost.
+    // Events after the backup, which are lost.
     succeeded(run(home, &["prompt", "--session", "a", "say lost"]));
     let (_, page) = server.get("/v1/sessions/a/events?limit=500").await;
     let last = page["items"].as_array().unwrap().last().unwrap();
@@ -115,7 +115,7 @@ fn a_damaged_backup_is_refused_and_nothing_is_restored() {
 }
 
 #[test]
-fn verify_names_damage_and_repair_says_what_it_could_not_rebuild() {
+fn verify_names_damage_and_repair_lists_the_remaining_damage() {
     let dir = tempfile::tempdir().unwrap();
     let (home, database) = (dir.path(), dir.path().join("state/mainspring.sqlite3"));
     fs::write(home.join("notes.txt"), "tea").unwrap();

@@ -212,7 +212,7 @@ impl Terminal {
             rustix::fs::open(name, OFlags::RDWR | OFlags::NOCTTY, rustix::fs::Mode::empty()).unwrap();
         let size = rustix::termios::Winsize { ws_row: 40, ws_col: 60, ws_xpixel: 0, ws_ypixel: 0 };
         rustix::termios::tcsetwinsize(&keyboard, size).unwrap();
-        // Makes the pseudo-terminal the controlling one, so that Ctrl-C becomes a signal.
+        // Makes the pseudo-terminal the controlling terminal, so that Ctrl-C becomes a signal.
         let mut command = Command::new("setsid");
         command.args(["--ctty", "--wait", env!("CARGO_BIN_EXE_mainspring")]).args(arguments);
         command.env_clear().env("HOME", dir).env("TERM", "xterm-256color").current_dir(dir);

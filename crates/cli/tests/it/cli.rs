@@ -144,7 +144,7 @@ fn an_adopted_session_has_the_folder_that_its_caller_means() {
 fn no_text_can_control_the_terminal() {
     let dir = tempfile::tempdir().unwrap();
     let (cursor, direction) = ('\r', '\u{202E}');
-    // Not even in the colours of the program.
+    // Text cannot even use the colours of the program.
     let script = format!("say rm -rf ~{cursor}read{direction}EMDAER\u{1B}[32m");
     let prompt = run(dir.path(), &["prompt", "--session", "a", &script]);
     let expected = "rm -rf ~␍read\u{FFFD}EMDAER␛[32m\n";

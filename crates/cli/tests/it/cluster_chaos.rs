@@ -1,7 +1,7 @@
 //! A cluster of real servers under load while its database is restarted, its connections are ended, delayed and cut, and
 //! servers are killed. A checker compares all acknowledgements and the feed with what is stored.
 //!
-//! `MAINSPRING_CHAOS_ROUNDS` repeats the troubles; `MAINSPRING_CHAOS_SEED` repeats a run's choices.
+//! `MAINSPRING_CHAOS_ROUNDS` repeats the faults; `MAINSPRING_CHAOS_SEED` repeats a run's choices.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
@@ -26,9 +26,9 @@ const SERVERS: usize = 3;
 const WRITERS: usize = 4;
 /// The lease of the servers.
 const LEASE_MS: &str = "3000";
-/// Acknowledgements that show after each trouble that work goes on.
+/// The number of acknowledgements that are awaited after each fault.
 const PROGRESS: usize = 12;
-/// A stopped connection answers nothing.
+/// A connection that hangs must not block the test.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The servers of a cluster, each behind a proxy of its own to the database.
@@ -98,7 +98,7 @@ impl Servers {
         }
     }
 
-    /// The token of each server: it is the same.
+    /// The token of the cluster, which is the same at each server.
     fn token(&self) -> String {
         fs::read_to_string(self.folder.path().join("state0/token")).unwrap().trim().to_owned()
     }
@@ -147,7 +147,8 @@ impl Load {
         }
     }
 
-    /// Reads the events of all sessions through all servers in turn, until everything has settled and was read.
+    /// Reads the events of all sessions through all servers in turn, until all runs have ended and all events were
+    /// read.
     async fn read(self: Arc<Self>) -> Vec<(u64, String)> {
         let (mut read, mut after, mut turn) = (vec![], "0.0".to_owned(), 0);
         loop {
@@ -183,8 +184,8 @@ async fn send(request: RequestBuilder) -> Option<Value> {
     }
 }
 
-/// Lets one trouble after the other happen. Work must go on after each of them.
-async fn trouble(servers: &mut Servers, database: &mut Database, load: &Load, rng: &mut Rng) {
+/// Injects one fault after the other. Work must go on after each of them.
+async fn inject_faults(servers: &mut Servers, database: &mut Database, load: &Load, rng: &mut Rng) {
     let server = |rng: &mut Rng| rng.below(SERVERS as u64) as usize;
     for _ in 0..8 {
         database.terminate_one(rng.below(1_000));
@@ -200,7 +201,7 @@ async fn trouble(servers: &mut Servers, database: &mut Database, load: &Load, rn
     }
     load.progress(PROGRESS).await;
     servers.proxies.iter().for_each(|proxy| proxy.delay(0));
-    // A transaction of another database holds readers of all sessions back, and nobody else.
+    // A transaction of another database holds back readers of all sessions, but no other client.
     database.hold_feed();
     load.progress(PROGRESS).await;
     database.release_feed();
@@ -243,7 +244,7 @@ async fn a_cluster_loses_nothing_while_its_database_and_network_fail() {
     }
     reader.spawn(Arc::clone(&load).read());
     for _ in 0..rounds {
-        trouble(&mut servers, &mut database, &load, &mut rng).await;
+        inject_faults(&mut servers, &mut database, &load, &mut rng).await;
     }
     load.is_over.store(true, Ordering::Release);
     let mut acknowledged = vec![];
@@ -274,6 +275,6 @@ fn check(database: &Database, acknowledged: &[String], read: &[(u64, String)]) {
     let events = database.query("SELECT cursor FROM events ORDER BY cursor");
     let events: Vec<u64> = events.lines().map(|cursor| cursor.parse().unwrap()).collect();
     let cursors: Vec<u64> = read.iter().map(|(cursor, _)| *cursor).collect();
-    assert_eq!(cursors, events, "the feed is what is stored");
+    assert_eq!(cursors, events, "the feed has exactly the stored events");
     eprintln!("{} runs acknowledged, {} events read", acknowledged.len(), read.len());
 }

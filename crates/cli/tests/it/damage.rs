@@ -1,4 +1,5 @@
-//! A flipped bit in the database of a real server: pages, streams and commands name the damaged row and serve the others.
+//! A flipped bit in the database of a real server: pages, streams and commands name the damaged row and return the
+//! others.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! `mainspring doctor` changes nothing, whatever it finds.
+//! `mainspring doctor` changes nothing, even if it finds problems.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -58,7 +58,11 @@ fn doctor_leaves_every_file_as_a_crash_left_it() {
     fs::remove_file(state.join("mainspring.sqlite3-shm")).unwrap();
     let before = tree(&state);
     let doctor = run(dir.path(), &["doctor"]);
-    assert!(doctor.out.contains("1 wait for a process"), "the commits of the WAL count: {}", doctor.out);
+    assert!(
+        doctor.out.contains("1 wait for a process"),
+        "the commits of the WAL are counted: {}",
+        doctor.out
+    );
     assert!(tree(&state) == before && wal.exists());
 }
 

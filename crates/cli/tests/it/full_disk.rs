@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::http::{Server, open_stream, send_request};
 
-/// Allows a process files of at most `bytes`; of any size that this process may have if none.
+/// Limits the files of a process to `bytes`, or to the limit of this process if none.
 pub(crate) fn limit_files(process: Pid, bytes: Option<u64>) {
     let maximum = getrlimit(Resource::Fsize).maximum;
     prlimit(Some(process), Resource::Fsize, Rlimit { current: bytes.or(maximum), maximum }).unwrap();
@@ -68,7 +68,7 @@ async fn a_full_disk_blocks_nothing_and_everything_goes_on_afterwards() {
 }
 
 #[tokio::test]
-async fn a_process_with_a_full_disk_ends_when_it_is_told_to() {
+async fn a_process_with_a_full_disk_ends_on_a_signal() {
     let dir = Arc::new(tempfile::tempdir().unwrap());
     let mut server = Server::start_in(dir.clone(), &[("MAINSPRING_DRAIN_MS", "200")]);
     let run = server.prompt("a", "say before; hang").await;
@@ -78,7 +78,7 @@ async fn a_process_with_a_full_disk_ends_when_it_is_told_to() {
     server.post("/v1/runs", json!({"prompt": "say new", "session": {"key": "b"}})).await;
     while events.next().await.unwrap().event != "store.failed" {}
     kill_process(server.pid(), Signal::TERM).unwrap();
-    assert!(server.wait().success(), "it ends by itself");
+    assert!(server.wait().success(), "the server exits without an error");
     drop(server);
     let server = Server::start_in(dir, &[]);
     let (_, run) = server.get(&format!("/v1/runs/{}", run["runId"].as_str().unwrap())).await;

@@ -75,7 +75,7 @@ impl Process {
 }
 
 fn read_until(source: &mut impl Read, text: &str) -> String {
-    // Byte by byte: what follows `text` is left to read.
+    // Byte by byte, so that the output after `text` is left for the next read.
     let (mut seen, mut byte) = (vec![], [0]);
     while source.read(&mut byte).unwrap() == 1 {
         seen.push(byte[0]);
@@ -90,7 +90,7 @@ fn read_until(source: &mut impl Read, text: &str) -> String {
 pub(crate) fn serve(dir: &Path) -> (Process, String) {
     let mut owner = Process::start(dir, &["serve", "--listen", "127.0.0.1:0"]);
     let lines = BufReader::new(owner.child.stderr.as_mut().unwrap()).lines().map(Result::unwrap);
-    // A `serve` that waits for the directory says so first.
+    // A `serve` that waits for the directory first prints a note.
     let url = { lines }
         .find_map(|line| line.split_whitespace().find(|word| word.starts_with("http://")).map(str::to_owned));
     (owner, url.expect("`serve` has ended"))
@@ -254,7 +254,7 @@ fn a_second_process_is_a_guest_and_the_owner_executes_its_prompts() {
         assert_eq!(cancelled.code, 0, "{}", cancelled.err);
     };
     cancel("a");
-    // The owner's own run has ended; it goes on for the guest.
+    // The owner's own run has ended; the owner goes on for the guest.
     owner.read_error_until("other commands: 1;");
     let streamed = guest.read_output_until("bye");
     assert_eq!(streamed.matches('y').count(), 79 + "bye".matches('y').count(), "{streamed}");
@@ -307,7 +307,7 @@ fn a_second_server_is_refused_and_doctor_names_the_owner() {
 }
 
 #[test]
-fn serve_takes_over_from_a_command_that_serves_by_the_way() {
+fn serve_takes_over_from_a_command_that_owns_the_state_directory() {
     let dir = tempfile::tempdir().unwrap();
     let mut feed = Process::start(dir.path(), &["feed", "--json"]);
     assert_eq!(feed.read_line(), "{\"type\":\"snapshot\",\"sessions\":[]}\n");

@@ -43,7 +43,7 @@ async fn a_reader_of_another_history_is_reset_although_the_cursors_have_passed_i
     let last = page["items"].as_array().unwrap().last().unwrap().clone();
     let position = format!("{}.{}", last["cursor"], last["pos"]);
     let resume = |path: &str| format!("{path}?after={position}&history={history}");
-    // A restart does not matter.
+    // A restart makes no difference.
     server.kill();
     drop(server);
     let mut server = Server::start_in(dir.clone(), &[]);
@@ -73,7 +73,7 @@ async fn a_reader_of_another_history_is_reset_although_the_cursors_have_passed_i
             "{path}: {problem}"
         );
     }
-    // A position without its history is taken as before.
+    // A position without a history is accepted, as in earlier versions.
     let (status, _) = server.get(&format!("/v1/sessions/a/events?after={position}")).await;
     assert_eq!(status, StatusCode::OK);
 }

@@ -251,7 +251,10 @@ async fn sessions_keep_their_ids_and_events_their_numbers() {
         );
         assert!(events.is_sorted_by(|a, b| a.cursor < b.cursor));
         let last = events.last().unwrap();
-        assert!(last.cursor.0 > *original.keys().last().unwrap(), "what the import says comes after all");
+        assert!(
+            last.cursor.0 > *original.keys().last().unwrap(),
+            "the events of the import come after all others"
+        );
         assert!(matches!(last.body, Body::DelegationCompleted { .. }), "{last:?}");
     })
     .await;
@@ -301,21 +304,24 @@ async fn unfinished_runs_are_orphaned_and_irregular_records_are_reported() {
             .map(|note| note["count"].as_u64().unwrap())
             .sum();
         let taken = report["taken"][what].as_u64().unwrap();
-        assert_eq!(found.as_u64().unwrap(), taken + left, "the books of {what} do not balance");
+        assert_eq!(found.as_u64().unwrap(), taken + left, "{what}: imported and reported rows do not add up");
     }
     with_kernel(dir.path(), async |kernel, me| {
         for (n, code) in [(3, "executor_lost"), (5, "executor_lost")] {
             let run = kernel.run_get(me, id("run", n).parse().unwrap()).await.unwrap();
             assert_eq!(run.state.status(), RunStatus::Orphaned, "run {n}");
-            assert_eq!(run.state.error().unwrap().code, code);
+            assert_eq!(run.state.error().unwrap().code.as_str(), code);
             let events = kernel.run_events(me, run.id, Cursor::START, None).await.unwrap();
             assert_eq!(events.last().unwrap().body.kind(), "run.orphaned");
         }
         let failed = kernel.run_get(me, id("run", 6).parse().unwrap()).await.unwrap();
-        assert_eq!(failed.state.error().unwrap().code, "quota_exceeded");
+        assert_eq!(failed.state.error().unwrap().code.as_str(), "quota_exceeded");
         let odd = kernel.session_path(me, &session(4), None, None).await.unwrap();
-        assert_eq!(odd[0].text(), "{not json", "what cannot be read is kept as it stood");
-        assert!(kernel.run_get(me, id("run", 7).parse().unwrap()).await.is_err(), "it belongs to nobody");
+        assert_eq!(odd[0].text(), "{not json", "unreadable content is kept unchanged");
+        assert!(
+            kernel.run_get(me, id("run", 7).parse().unwrap()).await.is_err(),
+            "the session of the run does not exist"
+        );
     })
     .await;
 }
@@ -339,7 +345,7 @@ async fn imported_bindings_artifacts_and_delegations_have_their_current_status()
                 (1, BindingStatus::Stale, Fidelity::Native, Some("native-1")),
             ]
         );
-        assert_eq!(bindings[0].last_message, tip, "the next prompt takes it up");
+        assert_eq!(bindings[0].last_message, tip, "the next prompt continues the binding");
         let lost = kernel.binding_list(me, &session(2), None, None).await.unwrap();
         assert_eq!(lost[0].status, BindingStatus::Stale, "its process is gone");
 
@@ -357,7 +363,7 @@ async fn imported_bindings_artifacts_and_delegations_have_their_current_status()
             Body::DelegationCompleted { status, .. } => Some(status.name()),
             _ => None,
         });
-        assert_eq!(settled, Some("succeeded"), "it ended as its child has");
+        assert_eq!(settled, Some("succeeded"), "the delegation has the status of its child");
     })
     .await;
 }

@@ -1,5 +1,5 @@
 //! `kill -9` at random points under load, with full disks, stepped clocks and restored backups: no acknowledged run
-//! is lost, none is invented, and readers have received only stored text, or are told exactly which text is lost.
+//! is lost, none is invented, and readers have received only stored text, or get a report of the exact text that is lost.
 
 use std::collections::HashMap;
 use std::fs;
@@ -38,9 +38,9 @@ impl Observed {
                 self.runs.insert(run.parse().unwrap(), RunStatus::from_name(status));
             }
             ["refused", _] => self.refused += 1,
-            ["at", session, at] => self.reader(session).received(at),
-            ["text", session, at, message, text] => self.reader(session).shown(at, message, text),
-            ["done", session, at, message, text] => self.reader(session).completed(at, message, text),
+            ["at", session, at] => self.reader(session).record_position(at),
+            ["text", session, at, message, text] => self.reader(session).record_text(at, message, text),
+            ["done", session, at, message, text] => self.reader(session).record_message(at, message, text),
             _ => panic!("unexpected line {line:?}"),
         }
         matches!(words[0], "ack" | "end")
@@ -51,9 +51,9 @@ impl Observed {
     }
 }
 
-/// The disturbance of a process before it is killed.
+/// A fault that is injected before the process is killed.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Trouble {
+enum Fault {
     None,
     /// The disk is full for a while.
     FullDisk,
@@ -63,7 +63,7 @@ enum Trouble {
     Restore,
 }
 
-impl Trouble {
+impl Fault {
     fn of_round(round: u64) -> Self {
         match round {
             25 | 50 => Self::Restore,
@@ -81,40 +81,40 @@ fn acknowledged_runs_survive_sixty_kills() {
     let seed = u64::from(std::process::id()) | 1 << 40;
     eprintln!("seed {seed}");
     let mut rng = Rng::new(seed);
-    let (mut observed, mut cuts) = (Observed::default(), 0);
+    let (mut observed, mut truncated) = (Observed::default(), 0);
     for round in 0..KILLS {
-        let trouble = Trouble::of_round(round);
+        let fault = Fault::of_round(round);
         let step_ms = [0, HOUR_MS, -HOUR_MS][usize::try_from(round % 3).unwrap()];
         let mut load = Load::start(&state, round, step_ms);
         let lines = rng.below(120) + 1;
         load.read_lines(lines.div_ceil(2), &mut observed);
         let mut restored = None;
-        match trouble {
-            Trouble::None => {}
-            Trouble::FullDisk => {
+        match fault {
+            Fault::None => {}
+            Fault::FullDisk => {
                 load.fill_disk(&mut observed);
                 load.limit_files(None);
             }
-            Trouble::FullDiskAtTheEnd => load.fill_disk(&mut observed),
-            Trouble::Restore => {
+            Fault::FullDiskAtTheEnd => load.fill_disk(&mut observed),
+            Fault::Restore => {
                 let before = observed.clone();
                 mainspring(&state, &["backup", folder.path().join(format!("copy{round}")).to_str().unwrap()]);
                 restored = Some(before);
             }
         }
-        if trouble != Trouble::FullDiskAtTheEnd {
+        if fault != Fault::FullDiskAtTheEnd {
             load.read_lines(lines.div_ceil(2), &mut observed);
         }
         load.kill(&mut observed);
         if let Some(before) = restored {
             fs::remove_dir_all(&state).unwrap();
             mainspring(&state, &["restore", folder.path().join(format!("copy{round}")).to_str().unwrap()]);
-            // Everything acknowledged before the backup is kept; the readers are those of the lost state directory.
+            // Everything acknowledged before the backup is kept; the readers stay, as readers of the lost state directory.
             observed = Observed { runs: before.runs, ..observed };
         }
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        cuts += runtime.block_on(check_state(&state, &mut observed, round));
+        truncated += runtime.block_on(check_state(&state, &mut observed, round));
         mainspring(&state, if round % 2 == 0 { &["doctor", "--thorough"] } else { &["verify"] });
     }
     assert!(
@@ -124,8 +124,11 @@ fn acknowledged_runs_survive_sixty_kills() {
     );
     let ended = observed.runs.values().flatten().filter(|status| **status == RunStatus::Succeeded).count();
     assert!(ended > 100, "only {ended} runs succeeded; too little load");
-    assert!(cuts > 10, "only {cuts} readers were told that text is lost; too little text is streamed");
-    assert!(observed.refused > 10, "only {} times a full disk was noticed", observed.refused);
+    assert!(
+        truncated > 10,
+        "only {truncated} readers got a report of lost text; too little text is streamed"
+    );
+    assert!(observed.refused > 10, "a full disk was noticed only {} times", observed.refused);
 }
 
 /// A process under load. Killed on drop.
@@ -188,7 +191,7 @@ impl Load {
 }
 
 /// Opens the state directory of the killed process and compares it with the recorded output. Returns the number of
-/// readers that were told that text is lost.
+/// readers to which lost text was reported.
 async fn check_state(dir: &Path, observed: &mut Observed, round: u64) -> usize {
     let node = Node::builder(Config::with_state_dir(dir)).records_only().open().await.unwrap();
     let (kernel, me) = (node.kernel(), Caller::new("load"));
@@ -225,12 +228,12 @@ async fn check_state(dir: &Path, observed: &mut Observed, round: u64) -> usize {
             "round {round}: {session}"
         );
     }
-    let mut cuts = 0;
+    let mut truncated = 0;
     for (session, reader) in observed.readers.drain().filter(|(session, _)| sessions.contains_key(session)) {
-        cuts += reader.check(kernel, &me, session, round).await;
+        truncated += usize::from(reader.check(kernel, &me, session, round).await);
     }
     node.close().await;
-    cuts
+    truncated
 }
 
 /// Runs a command on the state directory, which must succeed.

@@ -152,7 +152,7 @@ fn an_mcp_server_and_its_processes_end_with_a_killed_daemon() {
     let mut daemon = command(dir.path());
     daemon.args(["serve", "--listen", "127.0.0.1:0"]).env("A_SECRET", "key").env("LC_TIME", "C");
     let daemon = crate::guests::Process::serve_command(daemon);
-    // The end of the pipe is read when nobody has it open any more.
+    // The end of the pipe is read when no process has it open any more.
     let ended = std::thread::spawn(move || std::fs::read(&alive).unwrap());
     let output = prompt(dir.path(), "tool sh__secret {}; say done");
     assert_eq!(results(&output)[0].1, "secret  locale C", "{} {}", output.out, output.err);

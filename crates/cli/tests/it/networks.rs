@@ -112,7 +112,7 @@ fn first_run(dir: &Path) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_network_and_the_way_of_its_run_are_drawn() {
+async fn a_network_and_the_route_of_its_run_are_drawn() {
     let dir = tempfile::tempdir().unwrap();
     let server = ModelServer::start().await.unwrap();
     configure(dir.path(), &server);

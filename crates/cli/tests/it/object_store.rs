@@ -17,7 +17,7 @@ use tokio::io::AsyncReadExt;
 use crate::http::Server;
 use crate::postgres_cluster::database;
 
-/// Serves until its input ends: with the test process, however that ends.
+/// Serves until its input is closed: when the test process ends, even if it is killed.
 const SERVE: &str = r#"
 import sys
 from moto.server import ThreadedMotoServer
@@ -65,7 +65,7 @@ impl Moto {
         BufReader::new(process.stdout.take().unwrap()).read_line(&mut port).unwrap();
         assert!(!port.is_empty(), "moto did not start");
         let url = format!("http://127.0.0.1:{}", port.trim());
-        // moto answers requests of somebody, and does not verify who that is.
+        // moto requires credentials in each request, but does not verify them.
         let somebody = "AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0";
         let headers = [(AUTHORIZATION, HeaderValue::from_static(somebody))].into_iter().collect();
         let client = Client::builder().default_headers(headers).build().unwrap();
@@ -146,7 +146,7 @@ async fn contents_are_stored_once_complete_and_read_in_ranges() {
     assert_eq!(read(&store, &hash(&large), Some((at, 9))).await, large[LARGE_BYTES - 5..]);
     assert_eq!(read(&store, &hash(b"hello"), Some((1, 3))).await, b"ell");
     assert_eq!(read(&store, &hash(b"hello"), Some((2, 0))).await, b"");
-    // What a check says about objects that are missing, of another size, or changed.
+    // The check of objects that are missing, of another size, or changed.
     let problem = blobs.check(&hash(b"other"), 5, false).await.unwrap();
     assert!(problem.starts_with("s3://agents/blobs/test/"), "{problem}");
     moto.client.put(moto.object(&hash(b"hello"))).body("hullo").send().await.unwrap();
@@ -171,7 +171,7 @@ async fn contents_are_stored_once_complete_and_read_in_ranges() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn objects_that_nothing_refers_to_stay_for_their_time() {
+async fn unreferenced_objects_stay_for_the_removal_delay() {
     let (moto, folder) = (Moto::start().await, tempfile::tempdir().unwrap());
     let part = folder.path().join("part");
     let clock = Clock::manual(Clock::system().now());
@@ -186,7 +186,7 @@ async fn objects_that_nothing_refers_to_stay_for_their_time() {
     assert_eq!(store.remove(&hash(b"loose")).await, Ok(true));
     assert_eq!(moto.status(&hash(b"loose")).await, StatusCode::NOT_FOUND);
     assert_eq!(store.remove(&hash(b"loose")).await, Ok(true), "there is nothing to remove");
-    // A bucket that does not exist is not an object that is missing.
+    // A missing bucket is reported differently from a missing object.
     let options = S3Options { bucket: "nobody".into(), ..moto.options() };
     let store = S3Blobs::new(options, clock).unwrap();
     let error = store.put(&hash(b"loose"), 5, &part).await.unwrap_err();

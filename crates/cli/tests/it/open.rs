@@ -1,4 +1,4 @@
-//! `mainspring open`: a server that was started for it, and the address with a ticket.
+//! `mainspring open`: the server that it starts, and the address with a ticket.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -61,7 +61,7 @@ async fn open_starts_a_server_and_prints_an_address_that_signs_in_once() {
     let (status, signed_in) = redeem(&first.out).await;
     assert_eq!(status, StatusCode::OK, "{signed_in}");
     assert_eq!(redeem(&first.out).await.0, StatusCode::UNAUTHORIZED);
-    // The server that runs is used again.
+    // A running server is used again.
     let pid = served.pid().unwrap();
     let second: Value = serde_json::from_str(&served.open(&["--json"], &[]).out).unwrap();
     let base = |url: &str| url.split("/#").next().unwrap().to_owned();

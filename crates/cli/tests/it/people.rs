@@ -73,7 +73,7 @@ fn deleting_asks_on_a_terminal() {
         terminal.type_keys("y\r");
         assert_eq!(terminal.wait_exit(), 0, "{arguments:?}");
     }
-    // Without a terminal, or with --yes, nobody is asked.
+    // Without a terminal, or with --yes, no question is asked.
     assert_eq!(run(&["agent", "show", "poet@1"]).code, 3);
     assert_eq!(run(&["session", "show", "a"]).code, 3);
     let mut terminal = Terminal::open(dir.path(), &["key", "revoke", "--yes", &key]);
@@ -156,7 +156,7 @@ fn the_settings_of_a_session_are_changed_and_removed() {
         json_lines(&run(&["session", "show", "a", "--json"]))[0]["messages"].as_array().unwrap().len(),
         2
     );
-    // Without a terminal nobody can be asked.
+    // Without a terminal no question can be asked.
     assert_eq!(run(&["session", "delete", "a"]).out, "deleted a\n");
 }
 

@@ -1,5 +1,5 @@
-//! Data in and out of a PostgreSQL with the real program: copies that are killed, backups of a served database, restores,
-//! verification.
+//! Moves data in and out of PostgreSQL with the real program: copies that are killed, backups of a served database,
+//! restores, verification.
 
 use std::fs;
 use std::path::Path;
@@ -44,7 +44,7 @@ fn exported(home: &Path, store: &[&str]) -> String {
     succeeded(run(home, &[store, &["session", "export", "a"]].concat())).out
 }
 
-/// The commands that must not take an unfinished copy for a store.
+/// Checks that no command uses an unfinished copy as a store.
 fn refuse_unfinished(home: &Path, store: &[&str]) {
     let commands: &[&[&str]] = &[&["prompt", "say no"], &["session", "list"], &["verify"], &["backup", "no"]];
     for arguments in commands {
@@ -221,7 +221,7 @@ async fn a_backup_of_a_served_postgresql_is_restored_into_either_store() {
     succeeded(run(home, &[&there[..], &["prompt", "--session", "a", "say on"]].concat()));
 }
 
-/// Each damage is named, by the record or by what disagrees with it.
+/// Each damage is reported with the record, or with the record that contradicts it.
 #[test]
 fn verify_names_the_damage_of_a_postgresql_and_a_copy_reports_it() {
     let (dir, url) = (tempfile::tempdir().unwrap(), database());

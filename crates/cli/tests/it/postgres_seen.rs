@@ -1,4 +1,4 @@
-//! What a server on PostgreSQL shows of its database: `doctor`, metrics, and the demo of a cluster.
+//! Reports about the database of a server on PostgreSQL: `doctor`, metrics, and the demo of a cluster.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,5 @@
-//! A state directory is private: what others could read or write is refused at start, and nothing is made readable for
-//! them.
+//! A state directory is private: files that other users could read or write are refused at start, and no file is made
+//! readable for other users.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -98,7 +98,7 @@ fn a_token_behind_a_link_is_refused() {
 }
 
 #[tokio::test]
-async fn everything_in_the_state_directory_is_private_whatever_the_umask() {
+async fn everything_in_the_state_directory_is_private_with_any_umask() {
     let dir = Arc::new(tempfile::tempdir().unwrap());
     let home = dir.path();
     let server = Server::start_in_shell(dir.clone(), "umask 000");
@@ -126,7 +126,7 @@ async fn everything_in_the_state_directory_is_private_whatever_the_umask() {
     assert!(seen > 8, "{seen}");
 }
 
-/// Everything that a prompt and its answer hold stays out of the log, even if everything is logged.
+/// The content of a prompt and its answer stays out of the log, even with the most verbose filter.
 #[test]
 fn prompts_and_answers_are_not_in_the_log() {
     let dir = tempfile::tempdir().unwrap();
@@ -148,8 +148,8 @@ fn prompts_and_answers_are_not_in_the_log() {
     }
 }
 
-/// A process whose memory is hidden belongs to root in `/proc`, whoever started it. Root itself cannot tell the difference,
-/// so that it starts the server as somebody else.
+/// A process whose memory is hidden belongs to root in `/proc`, whichever user started it. For root that makes no
+/// difference, so as root the test starts the server as another user.
 #[cfg(target_os = "linux")]
 #[test]
 fn the_memory_and_the_variables_of_a_server_are_hidden() {

@@ -14,7 +14,7 @@ struct Shared {
     server: Server,
     /// The key of the attacker.
     eve: String,
-    /// The key of somebody who works.
+    /// The key of the working member.
     ada: String,
 }
 
@@ -83,7 +83,7 @@ async fn a_template_that_doubles_itself_does_not_end_the_program() {
         let message = run["error"]["message"].as_str().unwrap();
         assert!(message.contains(&id) && message.contains("more than"), "{message}");
     }
-    // A chain that a parser could take for a tree as deep.
+    // A chain that a parser could turn into a tree of the same depth.
     for system in [
         "{{ x".to_owned() + &"|e".repeat(200_000) + " }}",
         "(".repeat(300_000),
@@ -115,7 +115,7 @@ async fn a_member_that_fills_the_queue_leaves_room_for_others() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn slow_bodies_and_waits_of_a_member_starve_nobody() {
+async fn slow_bodies_and_waits_of_a_member_do_not_starve_others() {
     let settings = [("MAINSPRING_HTTP_REQUESTS", "16"), ("MAINSPRING_HTTP_STREAMS", "16")];
     let shared = Shared::start(&settings).await;
     let mut held = vec![];

@@ -34,9 +34,9 @@ mod uploads;
 
 use spread::until;
 
-/// How long a test may take; sooner than the test runner ends it.
+/// The longest duration of a test, shorter than the limit of the test runner.
 const HANG_TIMEOUT: Duration = Duration::from_secs(110);
-/// How long a server may take until its response begins.
+/// The longest wait until a response begins.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 /// The lease of the servers.
 const LEASE_MS: &str = "4000";
@@ -197,7 +197,7 @@ impl Servers {
         format!("{scheme}://127.0.0.1:{}{path}", self.ports[n])
     }
 
-    /// The token of each server: it is the same.
+    /// The token of the cluster, which is the same at each server.
     fn token(&self) -> String {
         fs::read_to_string(self.folder.path().join("state0/token")).unwrap().trim().to_owned()
     }
@@ -298,8 +298,8 @@ impl Watchdog {
     }
 }
 
-/// Sends a request. None if the server does not answer: hyper may lose a request that is sent at the moment at which a
-/// server that ends closes the connection (https://github.com/hyperium/hyper/issues/2312).
+/// Sends a request. None if there is no answer: hyper may lose a request that is sent just when the server closes the
+/// connection (https://github.com/hyperium/hyper/issues/2312).
 async fn send_once(request: RequestBuilder) -> Option<Response> {
     timeout(ANSWER_TIMEOUT, request.send()).await.ok()?.ok()
 }
@@ -325,7 +325,7 @@ async fn any_server_of_a_cluster_answers_for_the_active_one() {
     let other = 1 - active;
     let run = json!({"prompt": "stream 5 every 10ms x; say done", "session": {"key": "a"}});
     let run = send(servers.request(other, Method::POST, "/v1/runs").json(&run)).await.unwrap();
-    // The same stream through both: every event and byte.
+    // Both servers stream the same durable events.
     let path = format!("/v1/sessions/{}/events", run["sessionId"].as_str().unwrap());
     let mut streams = vec![];
     for n in [active, other] {
@@ -351,7 +351,7 @@ async fn any_server_of_a_cluster_answers_for_the_active_one() {
     };
     assert_eq!(durable(&streams[0]), durable(&streams[1]));
     assert!(durable(&streams[0]).len() >= 3, "{streams:?}");
-    // The one that stands by checks no credential: the active one does.
+    // The server that stands by checks no credential: the active server does.
     let refused =
         servers.client.get(servers.url(other, "/v1/sessions")).bearer_auth("wrong").send().await.unwrap();
     assert_eq!(refused.status(), StatusCode::UNAUTHORIZED);
@@ -359,7 +359,7 @@ async fn any_server_of_a_cluster_answers_for_the_active_one() {
     assert!(alive.status().is_success());
     let foreign = servers.client.get(servers.url(other, "/v1/sessions")).header("host", "evil.example");
     assert_eq!(foreign.send().await.unwrap().status(), StatusCode::FORBIDDEN);
-    // A command beside the one that stands by is a guest of the active one.
+    // The active server also answers a command beside the server that stands by.
     let listed = servers.command(other).args(["session", "list", "--json"]).output().unwrap();
     assert!(String::from_utf8_lossy(&listed.stdout).contains("\"a\""), "{listed:?}");
     let status = servers.command(other).args(["cluster", "status", "--json"]).output().unwrap();
@@ -372,7 +372,7 @@ async fn any_server_of_a_cluster_answers_for_the_active_one() {
         .collect();
     assert_eq!(shown, [("server 0", active == 0), ("server 1", active == 1)]);
     assert!(status["leaseLeftMs"].as_u64().unwrap() > 0, "{status}");
-    // A server that is stopped hands over at once: sooner than its lease expires, or the next one would count a takeover.
+    // A server that is stopped hands over at once. If its lease had to expire first, a takeover would be counted.
     servers.signal(active, Signal::TERM);
     assert!(servers.children.get_mut(&active).unwrap().wait().unwrap().success(), "{}", servers.log(active));
     assert_eq!(servers.takeover(active).await, other);
@@ -414,16 +414,16 @@ async fn write_load(
     acknowledged
 }
 
-/// Reads the events of all sessions page by page through all servers in turn, until it has read those of `last`.
+/// Reads the events of all sessions page by page through all servers in turn, until `is_settled` and no more follow.
 async fn read_feed(
     servers: Arc<(Client, Vec<String>, String)>,
-    is_over: Arc<AtomicBool>,
+    is_settled: Arc<AtomicBool>,
 ) -> Vec<(u64, String)> {
     let (client, urls, token) = &*servers;
     let (mut read, mut after, mut turn) = (vec![], "0.0".to_owned(), 0);
     loop {
         turn += 1;
-        let was_over = is_over.load(Ordering::Acquire);
+        let was_settled = is_settled.load(Ordering::Acquire);
         let url = format!("{}/v1/events?limit=100&after={after}", urls[turn % urls.len()]);
         let request = client.get(url).bearer_auth(token).timeout(Duration::from_secs(3));
         let Some(page) = send(request).await else { continue };
@@ -436,19 +436,19 @@ async fn read_feed(
         }
         match items.last() {
             Some(last) => after = format!("{}.0", last["cursor"]),
-            None if was_over => return read,
+            None if was_settled => return read,
             None => {}
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn killed_stopped_and_disconnected_servers_lose_and_double_nothing() {
+async fn killed_stopped_and_disconnected_servers_neither_lose_nor_repeat_work() {
     let mut servers = Servers::start(3).await;
     let load = Load::start(&servers);
     let mut active = servers.active().unwrap();
-    for trouble in ["kill", "stop", "disconnect", "stop", "term"] {
-        // Its agent lives on, idle, when the server ends.
+    for fault in ["kill", "stop", "disconnect", "stop", "term"] {
+        // The agent of the active server is alive, but idle, when the server ends.
         assert_eq!(
             servers.run_agent(active, "hello").await["status"],
             "succeeded",
@@ -457,7 +457,7 @@ async fn killed_stopped_and_disconnected_servers_lose_and_double_nothing() {
         );
         servers.check_agents();
         let before = active;
-        match trouble {
+        match fault {
             "kill" => {
                 servers.children.kill(before);
                 active = servers.takeover(before).await;
@@ -466,7 +466,7 @@ async fn killed_stopped_and_disconnected_servers_lose_and_double_nothing() {
             "stop" => {
                 servers.signal(before, Signal::STOP);
                 active = servers.takeover(before).await;
-                // Its agent has been ended by the guard, while the server itself could do nothing.
+                // The stopped server cannot end its agent: the guard has done so.
                 assert_eq!(
                     servers.run_agent(active, "hello").await["status"],
                     "succeeded",
@@ -548,7 +548,7 @@ fn check(database: &str, acknowledged: &[String], read: &[(u64, String)]) {
     let events = psql(database, "SELECT cursor FROM events ORDER BY cursor");
     let events: Vec<u64> = events.lines().map(|cursor| cursor.parse().unwrap()).collect();
     let cursors: Vec<u64> = read.iter().map(|(cursor, _)| *cursor).collect();
-    assert_eq!(cursors, events[..cursors.len()], "the feed is what is stored");
+    assert_eq!(cursors, events[..cursors.len()], "the feed has the stored events");
     let seen: std::collections::HashSet<&str> = read.iter().map(|(_, run)| run.as_str()).collect();
     assert!(acknowledged.iter().all(|run| seen.contains(run.as_str())), "the feed has all runs");
     let named: usize = psql(database, "SELECT count(*) FROM runs WHERE client_id LIKE 'w%'").parse().unwrap();
@@ -590,7 +590,7 @@ fn a_guard_ends_its_tree_when_its_server_does_not_renew_the_limit() {
         guard.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         guard
     };
-    // Without the file, and after the time, it starts nothing.
+    // Without the file, and after the time in it, the guard starts nothing.
     for text in [None, Some("1\n")] {
         if let Some(text) = text {
             fs::write(&limit, text).unwrap();
@@ -600,7 +600,7 @@ fn a_guard_ends_its_tree_when_its_server_does_not_renew_the_limit() {
     }
     fs::write(&limit, (boot_time_ms() + 3_600_000).to_string()).unwrap();
     let mut running = guard().spawn().unwrap();
-    // Stays open to the end: the server exists, and does nothing.
+    // Stays open to the end, like the pipe of a server that exists but hangs.
     let input = running.stdin.take();
     let mut lines = BufReader::new(running.stdout.take().unwrap()).lines();
     let pids: Vec<String> = (0..2).map(|_| lines.next().unwrap().unwrap()).collect();

@@ -1,5 +1,5 @@
-//! Refusals at the start of the program, with the reason and the remedy: places of others, links, exposed keys, and files
-//! that are none.
+//! Refusals at the start of the program, with the reason and the remedy: folders of other users, links, exposed keys,
+//! and paths that are not files.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
@@ -52,7 +52,7 @@ fn a_state_directory_of_another_user_is_refused_even_by_root() {
 }
 
 #[test]
-fn a_folder_above_in_which_everybody_can_rename_is_refused() {
+fn a_parent_folder_in_which_others_can_rename_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let home = dir.path().join("home");
     fs::create_dir(&home).unwrap();
@@ -60,7 +60,7 @@ fn a_folder_above_in_which_everybody_can_rename_is_refused() {
         set_mode(above, 0o777);
         let message = exposed(&home);
         assert!(message.contains("who could put another state directory in the place of yours"), "{message}");
-        // As /tmp: others cannot rename what is not theirs.
+        // As in /tmp: other users can rename only their own files.
         set_mode(above, 0o1777);
         assert_eq!(run(&home, &["prompt", "say hi"]).code, 0);
         set_mode(above, 0o755);
@@ -98,7 +98,7 @@ fn refused_tls(home: &Path, cert: &Path, key: &Path) -> (String, String) {
 }
 
 #[test]
-fn a_key_that_others_can_read_and_files_that_are_none_are_refused() {
+fn a_key_that_others_can_read_and_paths_that_are_not_files_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let home = dir.path();
     let (cert, key) = (home.join("cert.pem"), home.join("key.pem"));
@@ -123,7 +123,7 @@ fn a_key_that_others_can_read_and_files_that_are_none_are_refused() {
 }
 
 #[test]
-fn a_configuration_that_is_no_file_is_refused() {
+fn a_configuration_that_is_not_a_regular_file_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let home = dir.path();
     let pipe = home.join("pipe");

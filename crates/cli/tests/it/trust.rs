@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::cli::{CommandOutput, command_output, json_lines};
 use crate::kill::example;
 
-/// A user with keys in the environment, and a folder that came from elsewhere.
+/// A user with keys in the environment, and a folder of a stranger.
 struct Visit {
     root: tempfile::TempDir,
     /// The server of the stranger.
@@ -61,7 +61,7 @@ impl Visit {
         command_output(self.command().args(arguments).output().unwrap())
     }
 
-    /// True if anybody has connected to the stranger's server.
+    /// True if there was a connection to the stranger's server.
     fn was_contacted(&self) -> bool {
         self.server.accept().is_ok()
     }
@@ -120,12 +120,12 @@ fn a_person_sees_what_a_file_would_do_trusts_it_and_is_asked_again_after_a_chang
     ] {
         assert!(looked.out.contains(&wanted), "{wanted}: {}", looked.out);
     }
-    assert_eq!(visit.run(&["trust", "list"]).out, "", "looking is not trusting");
+    assert_eq!(visit.run(&["trust", "list"]).out, "", "showing a file does not trust it");
     for arguments in [&["trust"][..], &["trust", "--json"]] {
         let unasked = visit.run(arguments);
         assert!(unasked.code == 2 && unasked.err.contains("add --yes"), "{}", unasked.err);
     }
-    assert_eq!(visit.run(&["trust", "list"]).out, "", "nobody was asked");
+    assert_eq!(visit.run(&["trust", "list"]).out, "", "without an answer nothing is trusted");
     let trusted = visit.run(&["trust", "--yes"]);
     assert!(
         trusted.code == 0 && trusted.out.contains("adapters.evil.command"),
@@ -156,7 +156,7 @@ fn a_person_sees_what_a_file_would_do_trusts_it_and_is_asked_again_after_a_chang
         (&"file".into(), &"default".into())
     );
     assert_eq!(shown["ignored"].as_array().unwrap().len(), 3, "{shown}");
-    // A change asks again.
+    // A changed file is not trusted until the user confirms it again.
     std::fs::remove_file(&marker).unwrap();
     visit.write(&(visit.file() + "# changed\n"));
     let output = visit.run(&["prompt", "--adapter", "evil", "say hi"]);
@@ -203,5 +203,5 @@ fn an_agent_of_a_trusted_file_runs() {
     assert_eq!(lines_about(&output, "ignored"), 0, "{}", output.err);
     let elsewhere: &Path = visit.root.path();
     let output = visit.command().current_dir(elsewhere).args(["adapter", "list"]).output().unwrap();
-    assert!(!String::from_utf8_lossy(&output.stdout).contains("mine"), "the file holds in its folder only");
+    assert!(!String::from_utf8_lossy(&output.stdout).contains("mine"), "the file applies only in its folder");
 }

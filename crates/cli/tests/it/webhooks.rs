@@ -65,7 +65,7 @@ async fn a_webhook_is_added_tested_retried_and_removed_on_the_command_line() {
     assert_eq!((listed.len(), &listed[0]["url"]), (1, &json!(url)));
     assert_eq!(listed[0]["types"], json!(["run.failed", "approval"]));
     let id = listed[0]["webhookId"].as_str().unwrap();
-    // The beginning of the id is enough.
+    // A unique prefix of the id is enough.
     let short = &id[..id.len() - 20];
     let tested = webhook(&["test", short]);
     assert_eq!((tested.code, tested.out.trim()), (0, "the test event was delivered"), "{}", tested.err);

@@ -25,7 +25,7 @@ pub enum BridgeError {
     /// The handle has no active query to interrupt.
     #[error("no query of this handle is under way")]
     Idle,
-    /// The process cannot be started, or dies after every start. The request may have been accepted: send it again
+    /// The process cannot be started, or died too often in a row. The request may have been accepted: send it again
     /// under the same request id once a process runs.
     #[error("the runtime process is lost: {reason}")]
     Lost {

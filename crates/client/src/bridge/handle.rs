@@ -15,7 +15,7 @@ use super::{BridgeError, CancelAck, QueryEvent, QueryIds, QueryResult, Surface, 
 /// The options of a handle.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct BridgeOptions {
-    /// The client id. Request ids are unique per client id, also later and in another process. Generated if `None`.
+    /// The client id. A request id names one query per client id, across processes and restarts. Generated if `None`.
     pub client_id: Option<String>,
     /// The owner of the queries; the process's default if `None`.
     pub owner: Option<String>,
@@ -226,10 +226,7 @@ impl Drop for QueryStream {
 }
 
 /// Generates a unique id.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a client has no kernel's ids; a repeated id would mean the same request"
-)]
+#[expect(clippy::disallowed_methods, reason = "a client does not have the kernel's source of ids")]
 fn generate_id(kind: &str) -> String {
     let mut bytes = [0; 16];
     // A system without random numbers cannot run anything.

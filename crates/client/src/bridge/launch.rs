@@ -31,8 +31,8 @@ pub struct Launch {
 /// How often and how soon a process that died is restarted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Restart {
-    /// Number of consecutive failures after which restarts stop. A process that replied before it died resets the
-    /// count.
+    /// Number of consecutive failures after which restarts stop. The count begins again after a process that answered
+    /// a request, or that exited by itself after more than `max_delay`.
     pub max_failures: u32,
     /// The delay before the first restart; it doubles with each consecutive failure.
     pub initial_delay: Duration,

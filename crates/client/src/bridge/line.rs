@@ -5,7 +5,8 @@ use mainspring_core::{AttemptId, RunId, RunStatus, SessionId, Usage};
 
 use super::BridgeError;
 
-/// The ids of a query. Session, run and attempt ids are mainspring's own; the adapter's session id is foreign.
+/// The ids of a query. Mainspring assigns the ids of session, run and attempt; the agent's runtime assigns the
+/// adapter's session id.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct QueryIds {
     /// The canonical session.
@@ -33,7 +34,7 @@ impl QueryIds {
 /// The end of a query that succeeded or was cancelled.
 #[derive(Debug, Clone, PartialEq)]
 pub struct QueryResult {
-    /// The canonical session, which keeps the continuity of the conversation.
+    /// The canonical session, in which the conversation continues.
     pub session_id: SessionId,
     /// The canonical run.
     pub run_id: RunId,
@@ -51,7 +52,7 @@ pub struct QueryResult {
 
 impl QueryResult {
     /// Returns the `sessionId` of protocol version 1: the native session's id if there is one, else the canonical id.
-    /// For callers of version 1; new callers use the field they mean.
+    /// Only for callers of version 1: new callers read the two ids separately.
     pub fn legacy_session_id(&self) -> String {
         self.adapter_session_id.clone().unwrap_or_else(|| self.session_id.to_string())
     }

@@ -44,7 +44,7 @@ pub enum Phase {
     Ready,
     /// The process died and will be restarted.
     Restarting,
-    /// The process died too often. The next query starts it again.
+    /// The process cannot be started, or died too often in a row. The next query starts it again.
     Failed,
     /// The process was stopped by this application.
     Stopped,
@@ -194,7 +194,7 @@ impl RuntimeProcess {
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "a client has no kernel's tasks; this task outlives its handles on purpose, to stop the process cleanly"
+    reason = "a client does not have the kernel's tasks; this task outlives its handles on purpose, to stop the process cleanly"
 )]
 fn spawn(task: impl Future<Output = ()> + Send + 'static) {
     tokio::spawn(task);

@@ -1,4 +1,4 @@
-//! Surfaces: the places in an application that show a conversation, and the things that it is about.
+//! Surfaces: the places in an application that show a conversation, each with the thing that its conversation is about.
 
 use mainspring_api::{SessionTarget, jsonl};
 use mainspring_core::ExternalRef;
@@ -24,7 +24,7 @@ impl From<&Surface> for SessionTarget {
 }
 
 impl Surface {
-    /// Starts a query of the surface's session.
+    /// Builds a query with only the fields that name the surface's session.
     pub(super) fn query(&self) -> jsonl::Query {
         jsonl::Query {
             surface_kind: Some(self.kind.clone()),

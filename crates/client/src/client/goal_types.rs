@@ -12,8 +12,8 @@ impl Client {
         self.get(&["v1", "goal-types"], &()).await
     }
 
-    /// Reads the goals and tasks of a session. With `after`, the `cursor` of an earlier snapshot, what has not changed since
-    /// is none.
+    /// Reads the goals and tasks of a session. `after` is the `cursor` of an earlier snapshot: parts that have not changed
+    /// since are `None`.
     pub async fn session_goals(&self, session: &str, after: Option<u64>) -> Result<GoalsSnapshot, Error> {
         self.get(&["v1", "sessions", session, "goals"], &GoalsQuery { after }).await
     }

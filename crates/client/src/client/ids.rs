@@ -1,4 +1,4 @@
-//! Ids by their beginnings.
+//! Finding ids by their beginning.
 
 use mainspring_api::{FoundIds, IdQuery};
 
@@ -6,7 +6,7 @@ use super::Client;
 use crate::Error;
 
 impl Client {
-    /// Finds ids by their beginning, of things that the caller may read.
+    /// Finds ids by their beginning, among the objects that the caller may read.
     pub async fn id_find(&self, query: &IdQuery) -> Result<FoundIds, Error> {
         self.get(&["v1", "ids"], query).await
     }

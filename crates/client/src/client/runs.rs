@@ -100,7 +100,7 @@ impl Client {
         self.get(&["v1", "runs", &run.to_string(), "events"], query).await
     }
 
-    /// Follows a run after `from` (its first event if it is `None`), until the run ends.
+    /// Follows a run until it ends: the events after `from`, or all of its events if `from` is `None`.
     pub fn run_events(&self, run: RunId, from: Option<Position>) -> Events {
         Events::of_run(self.clone(), run, from)
     }

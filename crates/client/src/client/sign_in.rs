@@ -12,7 +12,7 @@ impl Client {
         self.get(&["v1", "me"], &()).await
     }
 
-    /// Returns a TCP address of the server. Opens one that only this machine reaches if there is none.
+    /// Returns a TCP address of the server. If there is none, opens one that only this machine can reach.
     pub async fn listener_open(&self) -> Result<Listener, Error> {
         self.read(self.send(self.request(Method::POST, &["v1", "listeners"])).await?).await
     }
@@ -26,6 +26,7 @@ impl Client {
     pub async fn ticket_redeem(&self, redemption: &TicketRedemption) -> Result<PageSecret, Error> {
         self.post(&["v1", "tickets", "redeem"], redemption).await
     }
+
     /// Returns the ways in which a browser signs in besides keys and tickets.
     pub async fn sign_in_ways(&self) -> Result<SignInWays, Error> {
         self.get(&["v1", "sign-in"], &()).await

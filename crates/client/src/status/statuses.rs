@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn artifacts_are_known_of_a_run_followed_from_its_start() {
+    fn the_artifacts_of_a_run_are_known_if_it_was_followed_from_its_start() {
         let id = |no: u8| ArtifactId::from_random([no; 16]);
         let artifact = |no: u8| Body::ArtifactCreated {
             artifact_id: id(no),

@@ -8,7 +8,7 @@ use mainspring_core::Role;
 use crate::world::{World, code};
 
 #[tokio::test]
-async fn a_turn_of_another_program_is_kept_once() {
+async fn a_turn_of_another_program_is_appended_once() {
     let world = World::start().await;
     let client = &world.client;
     client.session_resolve(&SessionTarget::key("a"), None).await.unwrap();

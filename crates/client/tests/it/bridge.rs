@@ -153,7 +153,7 @@ async fn a_query_is_sent_again_to_the_next_process() {
 }
 
 #[tokio::test]
-async fn a_process_that_does_not_become_ready_is_given_up_with_its_last_words() {
+async fn a_process_that_never_becomes_ready_fails_with_its_last_line_of_stderr() {
     let dir = tempfile::tempdir().unwrap();
     let mut launch = launch(dir.path(), &[]);
     std::fs::write(&launch.program, "#!/bin/sh\necho 'no configuration' >&2\nexit 3\n").unwrap();
@@ -191,7 +191,7 @@ async fn a_result_that_lacks_fields_fails_its_query() {
 }
 
 #[tokio::test]
-async fn a_query_is_told_that_it_cannot_go_on_and_that_it_does() {
+async fn a_query_reports_that_it_is_blocked_and_that_it_continues() {
     let stopped =
         json!({"available": false, "code": "runtime_not_ready", "reason": "not_responding", "message": "no"});
     let goes_on = json!({"available": true, "message": "yes"});

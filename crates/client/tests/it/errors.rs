@@ -23,7 +23,7 @@ async fn client_errors_have_codes() {
 }
 
 #[tokio::test]
-async fn a_refusal_keeps_the_servers_words() {
+async fn a_refusal_keeps_the_code_and_the_message_of_the_server() {
     let world = World::with(TestNode::builder().options(|options| options.limits.queue_total = 1)).await;
     let refused = world.client.run_create(&Prompt::text("bad key", "say hi")).await.unwrap_err();
     let Error::Refused(problem) = &refused else { panic!("{refused:?}") };
@@ -54,7 +54,7 @@ async fn answer_with(bytes: &'static str) -> (Client, JoinSet<()>) {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_not_mainsprings_is_a_protocol_error() {
+async fn a_response_that_is_not_from_mainspring_is_a_protocol_error() {
     for (answer, code, is_gone) in [
         ("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}", "protocol", false),
         ("HTTP/1.1 502 Bad Gateway\r\ncontent-length: 4\r\n\r\noops", "protocol", false),

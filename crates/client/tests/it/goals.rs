@@ -19,7 +19,7 @@ async fn a_goal_type_is_created_and_read_by_name() {
 }
 
 #[tokio::test]
-async fn a_snapshot_of_goals_says_what_has_changed() {
+async fn a_snapshot_of_goals_holds_only_changes() {
     let world = World::start().await;
     world.play("a", "say hi").await;
     let first = world.client.session_goals("a", None).await.unwrap();
@@ -48,5 +48,9 @@ async fn a_server_without_an_identity_provider_says_so() {
     let World { client, .. } = &World::start().await;
     assert_eq!(client.sign_in_ways().await.unwrap().oidc, None);
     let answer = OidcAnswer { code: "c".into(), verifier: "v".repeat(43), nonce: "n".repeat(16) };
-    assert_eq!(code(client.sign_in_exchange(&answer).await), "authentication", "it needs a browser");
+    assert_eq!(
+        code(client.sign_in_exchange(&answer).await),
+        "authentication",
+        "only a browser may exchange the answer"
+    );
 }

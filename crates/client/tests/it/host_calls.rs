@@ -30,7 +30,7 @@ async fn a_host_answers_the_calls_of_its_own_runs() {
     assert_eq!((calls.len(), calls[0].run_id, calls[0].name.as_str()), (1, run.id, "lookup"));
     assert_eq!(other.host_call_list(&HostCallQuery::default()).await.unwrap(), []);
     let result = HostCallResult { no: calls[0].no, result: json!("blue") };
-    assert!(!other.host_call_answer(&result).await.unwrap(), "not its call");
+    assert!(!other.host_call_answer(&result).await.unwrap(), "another host cannot answer the call");
     assert!(host.host_call_answer(&result).await.unwrap());
     assert!(!host.host_call_answer(&result).await.unwrap(), "answered already");
 }

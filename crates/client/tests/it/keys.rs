@@ -34,7 +34,7 @@ async fn a_key_acts_for_its_owner_until_it_is_revoked() {
 }
 
 #[tokio::test]
-async fn a_caller_reads_itself_and_makes_tickets_for_browsers() {
+async fn a_caller_reads_its_own_role_and_creates_tickets_for_browsers() {
     let world = World::start().await;
     let client = &world.client;
     let me = client.me().await.unwrap();

@@ -22,7 +22,7 @@ async fn a_run_is_found_by_the_beginning_of_its_id() {
 }
 
 #[tokio::test]
-async fn a_prompt_under_the_same_name_is_one_run() {
+async fn the_same_idempotency_key_creates_one_run() {
     let World { client, .. } = &World::start().await;
     let once = |text: &str| Prompt { idempotency_key: Some("k".into()), ..Prompt::text("a", text) };
     let first = client.run_create(&once("say hi")).await.unwrap();
@@ -72,7 +72,7 @@ async fn a_waiting_run_takes_one_answer_of_the_right_kind() {
 }
 
 #[tokio::test]
-async fn a_cancelled_run_tells_what_was_done_and_is_not_retried() {
+async fn cancelling_returns_the_steps_done_and_the_run_is_not_retried() {
     let world = World::start().await;
     let client = &world.client;
     let run = world.prompt("a", "say begun; hang").await.run;

@@ -17,7 +17,7 @@ async fn the_server_describes_itself() {
 }
 
 #[tokio::test]
-async fn the_feed_begins_with_a_snapshot_and_tells_each_change() {
+async fn the_feed_begins_with_a_snapshot_and_reports_each_change() {
     let world = World::start().await;
     let mut feed = world.client.feed();
     let FeedItem::Snapshot(first) = feed.next().await.unwrap() else { panic!("no snapshot") };

@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::world::{World, bytes, code};
 
 #[tokio::test]
-async fn a_session_is_found_created_or_demanded() {
+async fn a_session_is_found_or_created_and_new_and_load_are_enforced() {
     let World { client, .. } = &World::start().await;
     let target = SessionTarget { title: Some("Tea".into()), ..SessionTarget::key("a") };
     let created = client.session_resolve(&target, Some("once")).await.unwrap();
@@ -30,7 +30,7 @@ async fn a_session_is_found_created_or_demanded() {
 }
 
 #[tokio::test]
-async fn the_usage_of_a_session_is_that_of_its_runs() {
+async fn the_usage_of_a_session_is_the_sum_of_its_runs() {
     let world = World::start().await;
     world.play("a", "usage 3 4 0.5; say one").await;
     world.play("a", "usage 1 2 0.25; say two").await;
@@ -125,11 +125,14 @@ async fn an_exported_session_is_imported_where_it_does_not_exist() {
     let nowhere = World::start().await;
     let half = file[..file.len() / 2].to_vec();
     assert_eq!(code(nowhere.client.session_import(half).await), "invalid_import");
-    assert!(nowhere.client.session_get("a").await.unwrap_err().is_not_found(), "nothing is half imported");
+    assert!(
+        nowhere.client.session_get("a").await.unwrap_err().is_not_found(),
+        "a refused import leaves no session"
+    );
 }
 
 #[tokio::test]
-async fn a_deleted_session_names_the_forks_that_keep_its_messages() {
+async fn deleting_a_session_returns_the_forks_that_keep_its_messages() {
     let world = World::start().await;
     let client = &world.client;
     let message_id = world.play("a", "say one").await.final_message.unwrap();
@@ -179,7 +182,7 @@ async fn the_agent_of_a_session_is_read_and_changed() {
 }
 
 #[tokio::test]
-async fn a_pin_keeps_the_version_of_the_session() {
+async fn a_pin_does_not_change_the_version_of_the_session() {
     let World { client, .. } = &World::start().await;
     let session = client.session_resolve(&SessionTarget::key("a"), None).await.unwrap().session;
     let pinned = client.session_pin("a").await.unwrap();

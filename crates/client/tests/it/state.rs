@@ -25,7 +25,11 @@ async fn the_state_of_a_session_is_kept_by_version_and_message() {
     world.play("a", "say two").await;
     client.session_state_set("a", "theme", &json!("blue"), Expect::Present).await.unwrap();
     let at = StateQuery { at: Some(before) };
-    assert_eq!(client.session_state_get("a", "theme", &at).await.unwrap().value, "light", "as of then");
+    assert_eq!(
+        client.session_state_get("a", "theme", &at).await.unwrap().value,
+        "light",
+        "the value as of the earlier message"
+    );
     client.session_state_set("a", "size", &json!(3), Expect::Any).await.unwrap();
     let query = StateListQuery { limit: Some(1), ..StateListQuery::default() };
     let page = client.session_state_list("a", &query).await.unwrap();
@@ -37,7 +41,7 @@ async fn the_state_of_a_session_is_kept_by_version_and_message() {
 }
 
 #[tokio::test]
-async fn the_state_of_a_run_is_its_own() {
+async fn the_state_of_a_run_is_separate_from_its_session() {
     let world = World::start().await;
     let client = &world.client;
     let run = world.prompt("a", "say here; hang").await.run.id;
@@ -53,7 +57,7 @@ async fn the_state_of_a_run_is_its_own() {
 }
 
 #[tokio::test]
-async fn the_state_of_an_owner_is_not_anothers() {
+async fn the_state_of_an_owner_is_not_visible_to_other_owners() {
     let World { client, .. } = &World::start().await;
     let entry = client.owner_state_set("theme", &json!({"dark": true}), Expect::Any).await.unwrap();
     assert_eq!(client.owner_state_get("theme").await.unwrap(), entry);

@@ -113,7 +113,7 @@ async fn an_interrupted_stream_delivers_each_event_and_byte_once() {
 }
 
 #[tokio::test]
-async fn a_stream_goes_on_where_it_was_when_its_server_comes_back() {
+async fn a_stream_resumes_at_its_position_when_its_server_listens_again() {
     let World { node, client, listening } = World::start().await;
     let run = client.run_create(&Prompt::text("a", "say before; ask Go?; say after")).await.unwrap();
     let mut events = client.run_events(run.run.id, Some(run.position));
@@ -151,7 +151,7 @@ async fn a_stream_goes_on_where_it_was_when_its_server_comes_back() {
 }
 
 #[tokio::test]
-async fn a_stream_gives_up_after_as_many_tries_as_it_is_told() {
+async fn a_stream_gives_up_after_the_configured_number_of_failures() {
     let World { client, listening, node: _node } = World::start().await;
     client.session_resolve(&SessionTarget::key("a"), None).await.unwrap();
     let mut events = client.session_events("a", Position::START).give_up_after(2);
@@ -165,7 +165,7 @@ async fn a_stream_gives_up_after_as_many_tries_as_it_is_told() {
 }
 
 #[tokio::test]
-async fn a_stream_of_a_session_ends_with_the_session_and_of_nobody_at_once() {
+async fn a_session_stream_ends_with_the_session_and_fails_at_once_for_an_unknown_session() {
     let World { client, node: _node, listening: _listening } = &World::start().await;
     client.session_resolve(&SessionTarget::key("a"), None).await.unwrap();
     let mut events = client.session_events("a", Position::START);
@@ -182,7 +182,7 @@ async fn a_stream_of_a_session_ends_with_the_session_and_of_nobody_at_once() {
 }
 
 #[tokio::test]
-async fn a_stream_from_before_pruned_events_goes_on_after_a_snapshot() {
+async fn a_stream_from_a_pruned_position_continues_after_a_snapshot() {
     let world = World::start().await;
     let client = &world.client;
     world.play("a", "say one").await;
@@ -210,7 +210,7 @@ async fn a_stream_of_an_ended_run_whose_events_are_pruned_ends_with_the_snapshot
 }
 
 #[tokio::test]
-async fn thoughts_are_streamed_to_those_who_are_connected() {
+async fn thoughts_are_streamed_to_connected_readers() {
     let world = World::start().await;
     let run = world.prompt("a", "ask Go?; think deeply; say done").await;
     let wait = world.question(run.run.id).await;

@@ -190,7 +190,7 @@ async fn a_thread_is_pinned_shown_to_its_org_and_forked() {
 }
 
 #[tokio::test]
-async fn feedback_on_a_message_replaces_that_before() {
+async fn feedback_on_a_message_replaces_earlier_feedback() {
     let (world, _model_server) = start_world().await;
     let threads = world.client.threads();
     let thread = play(&world.client, "say first").await;

@@ -110,7 +110,7 @@ async fn a_changed_certificate_is_used_for_new_connections() {
 }
 
 #[tokio::test]
-async fn a_handshake_that_is_not_finished_is_ended_and_keeps_nobody_waiting() {
+async fn an_unfinished_handshake_is_ended_and_delays_no_other_client() {
     let server = Server::start().await;
     let mut silent = TcpStream::connect(("127.0.0.1", server.port)).await.unwrap();
     server.client().session_list(&SessionListQuery::default()).await.unwrap();

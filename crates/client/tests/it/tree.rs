@@ -36,7 +36,11 @@ async fn a_branch_and_an_edit_are_siblings_and_the_path_follows_navigation() {
     let moved = client.session_navigate("a", Some(other), Some(session.version)).await.unwrap();
     assert_eq!((moved.tip_message, path().await), (Some(other), vec![prompt, other]));
     let back = client.session_navigate("a", Some(answer), None).await.unwrap();
-    assert_eq!((back.tip_message, path().await), (edited.final_message, on_edit), "where it was left");
+    assert_eq!(
+        (back.tip_message, path().await),
+        (edited.final_message, on_edit),
+        "the path continues to the message where it ended before"
+    );
     let stale = client.session_navigate("a", None, Some(session.version)).await;
     assert_eq!(code(stale), "version_conflict");
     assert_eq!(client.session_navigate("a", None, None).await.unwrap().tip_message, None);

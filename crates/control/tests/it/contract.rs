@@ -37,7 +37,7 @@ async fn sessions_are_listed_with_their_runs() {
 }
 
 #[tokio::test]
-async fn a_run_is_shown_with_the_last_of_its_events() {
+async fn a_run_is_returned_with_its_latest_events() {
     let world = World::start().await;
     let run = world.run("s", &format!("{}; say a; tool echo {{}}; say b", "progress on ;".repeat(600))).await;
     let shown = world.call("get_agent_run", json!({"runId": run.id, "eventLimit": 3})).await;
@@ -86,7 +86,7 @@ async fn artifacts_of_a_session_or_a_run_are_listed() {
 }
 
 #[tokio::test]
-async fn bad_inputs_are_refused_alike() {
+async fn both_planes_refuse_bad_inputs_with_the_same_error() {
     let world = World::start().await;
     let run = world.run("s", "say hello").await;
     let unknown = "run_00000000000000000000000000000000";
@@ -167,7 +167,7 @@ async fn a_message_is_answered_once_and_waits_for_the_end_of_its_run() {
 }
 
 #[tokio::test]
-async fn the_text_of_a_reply_outlives_its_events() {
+async fn the_text_of_a_reply_is_returned_after_its_events_are_pruned() {
     let world = World::start().await;
     let session = world.run("s", "say hello").await.session;
     let message = json!({"sessionId": session, "prompt": "say a; tool echo {}; say b"});
@@ -218,7 +218,7 @@ async fn work_is_delegated_once_in_every_mode() {
     let shown = world.call("get_agent_run", json!({"runId": parent.id, "includeEvents": false})).await;
     assert_eq!(shown["childDelegations"].as_array().unwrap().len(), 3, "no request made a second child");
     let shown = world.call("get_agent_run", json!({"runId": called["childRun"]["runId"]})).await;
-    assert_eq!(shown["parentDelegations"][0], called["delegation"], "with its request");
+    assert_eq!(shown["parentDelegations"][0], called["delegation"], "the request is included");
 }
 
 #[tokio::test]

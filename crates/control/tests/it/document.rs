@@ -1,7 +1,7 @@
 //! Compares docs/control-tools.md with the manifest.
 
 #[test]
-fn the_document_is_that_of_the_manifest() {
+fn the_document_matches_the_manifest() {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/control-tools.md");
     let text = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(

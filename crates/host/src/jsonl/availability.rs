@@ -32,7 +32,7 @@ const LEAVING: &str = "shutting_down";
 const LEAVING_MESSAGE: &str =
     "the process that serves the sessions is ending. The query goes on with the next one";
 
-/// Why queries cannot go on.
+/// The reason why queries cannot continue.
 struct Obstacle {
     code: String,
     message: String,
@@ -103,8 +103,8 @@ pub(super) async fn watch(host: Weak<Shared>) {
     }
 }
 
-/// Asks the server whether it is ready, and reports a server that does not answer. Returns `None` once the connection to the
-/// host is dropped.
+/// Asks the server whether it is ready. Reports a server that does not answer, unless it is this process. Returns `None`
+/// once the connection to the host is dropped.
 async fn await_answer(
     host: &Weak<Shared>,
     link: &Link,
@@ -120,7 +120,7 @@ async fn await_answer(
             () = clock.sleep_until_moment(deadline), if !link.is_local() => {
                 let shared = host.upgrade()?;
                 report_status(&shared, reported, Some(&Obstacle::not_responding())).await;
-                // Checks again, for queries that begin in the meantime.
+                // Reports again after a while, to queries that have begun in the meantime.
                 deadline = clock.moment().plus(INTERVAL_MS);
             }
         }

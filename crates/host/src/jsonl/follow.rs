@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
 use super::live::Query;
-use super::login::{self, GivenUp};
+use super::login::{self, QueryEnd};
 use super::translate::{End, Translation, Translator};
 use super::{Shared, code_and_message};
 
@@ -42,16 +42,16 @@ impl Followers {
         let _ = self.count.subscribe().wait_for(|count| *count == 0).await;
     }
 
-    fn enter(&self) -> Entered<'_> {
+    fn enter(&self) -> ReaderGuard<'_> {
         self.count.send_modify(|count| *count += 1);
-        Entered(self)
+        ReaderGuard(self)
     }
 }
 
 /// Counts a reader until it is dropped.
-struct Entered<'a>(&'a Followers);
+struct ReaderGuard<'a>(&'a Followers);
 
-impl Drop for Entered<'_> {
+impl Drop for ReaderGuard<'_> {
     fn drop(&mut self) {
         self.0.count.send_modify(|count| *count -= 1);
     }
@@ -66,8 +66,8 @@ struct Following {
     closed: bool,
 }
 
-/// Sends all events of a run to `query`: joins the reader of the session, or becomes a reader and returns once that
-/// reader has no queries left.
+/// Sends all events of a run to `query`. Either adds the query to the reader of the session and returns, or becomes a
+/// reader and returns once it has no queries left.
 pub(super) async fn follow(shared: &Arc<Shared>, query: Arc<Query>, accepted: AcceptedRun) {
     let AcceptedRun { run, position, replayed, .. } = accepted;
     if replayed && let Some(end) = End::of(&run) {
@@ -169,7 +169,7 @@ struct Reader {
 
 impl Reader {
     async fn read(&mut self) {
-        let (mut events, mut no) = self.open();
+        let (mut events, mut server_no) = self.open();
         while !self.is_closed() {
             let item = match events.next().now_or_never() {
                 Some(item) => item,
@@ -187,11 +187,11 @@ impl Reader {
                 Some(Err(error)) if error.is_gone() => {
                     self.from = events.position();
                     self.history = events.history().map(str::to_owned);
-                    if !self.shared.link.renewed(no).await {
+                    if !self.shared.link.renewed(server_no).await {
                         // `Jsonl::finish` ends the remaining queries.
                         return self.flush().await;
                     }
-                    (events, no) = self.open();
+                    (events, server_no) = self.open();
                 }
                 Some(Err(error)) if error.is_retryable() => {
                     let clock = &self.shared.clock;
@@ -204,13 +204,13 @@ impl Reader {
     }
 
     fn open(&self) -> (Events, u64) {
-        let (client, no) = self.shared.link.client(&self.owner);
+        let (client, server_no) = self.shared.link.client(&self.owner);
         let events = match self.only {
             Some(run) => client.run_events(run, self.from),
             None => client.session_events(&self.session.to_string(), self.from.unwrap_or(Position::START)),
         };
         // On a lost connection the link supplies the next server.
-        (events.give_up_after(1).in_history(self.history.clone()), no)
+        (events.give_up_after(1).in_history(self.history.clone()), server_no)
     }
 
     /// True once the reader has no queries. From then on no query can join.
@@ -238,8 +238,8 @@ impl Reader {
             Item::Event(event) => self.event(&event).await,
             Item::Thought(thought) => self.thought(&thought).await,
             Item::Reset(_) => self.catch_up().await,
-            // Text of an unknown run comes again with its message. Text that a crash rolled back was already sent and
-            // cannot be withdrawn; its run does not succeed.
+            // Streamed text without a run comes again with its message. Text that a crash rolled back was already sent
+            // and cannot be withdrawn; its run does not succeed.
             Item::Live(_) | Item::Unknown { .. } => {}
         }
     }
@@ -340,7 +340,7 @@ impl Reader {
                 following.lock().translators.remove(&run);
                 wake.notify_one();
             });
-            let given_up = GivenUp { last: last.clone(), stop_following };
+            let given_up = QueryEnd { last: last.clone(), stop_following };
             if login::require(&self.shared, query, Some(given_up)).await {
                 return;
             }

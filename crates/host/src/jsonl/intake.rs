@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn turns_come_in_order() {
+    async fn turns_proceed_in_the_order_of_entry() {
         let intake = Intake::default();
         let (mut first, mut second, mut third) = (intake.enter(), intake.enter(), intake.enter());
         assert!(first.wait().now_or_never().is_some());

@@ -98,7 +98,7 @@ fn target_of(shared: &Shared, envelope: &Envelope, line: &Interrupt) -> Target {
     }
     let of_client = |client: &str| live.latest(|query| owns(query) && query.client == client);
     let (latest, none) = match &envelope.client {
-        // A client that names itself means its own query, not another client's.
+        // An interrupt that names its client selects only a query of that client.
         Some(client) => (of_client(client), format!("client {client:?} has no query under way")),
         None => {
             (of_client(DEFAULT_CLIENT_ID).or_else(|| live.latest(owns)), "no query is under way".to_owned())

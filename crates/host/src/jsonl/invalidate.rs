@@ -27,7 +27,7 @@ pub(super) fn handle(
         if let Err(error) = invalidate(&shared, &owner, &line.session_key).await {
             let (code, message) = code_and_message(&error);
             tracing::warn!(key = line.session_key, code, message, "session was not invalidated");
-            // A version 1 host would take an error for the end of its query.
+            // A version 1 host would interpret an error as the end of its query.
             if envelope.version == Version::V2 {
                 shared.reply(&Reply::error(&code, &message), &LineIds::from(&envelope)).await;
             }

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invalid_line_is_reported_with_its_names() {
+    fn an_invalid_line_is_reported_with_its_request_id() {
         let cases = [
             (json!([1]), "invalid_request", "a line is a JSON object", None),
             (

@@ -54,7 +54,7 @@ impl Query {
         self.no
     }
 
-    /// True once the query has ended. No line of the query follows its last one.
+    /// True once the query has ended. After that, at most its last line is still sent.
     pub(super) fn is_ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)
     }
@@ -158,7 +158,7 @@ impl Live {
         Ok(query)
     }
 
-    /// Removes a query that ends. Returns false if the query had ended before: its last line was sent then.
+    /// Removes a query that ends. Returns true if the caller must send its last line, false if the query had ended before.
     pub(super) fn end(&self, query: &Query) -> bool {
         let mut state = self.0.lock();
         let is_live = state.queries.remove(&query.no).is_some();
@@ -211,7 +211,7 @@ impl Live {
 /// Maximum number of remembered attempts.
 const MAX_ATTEMPTS: usize = 4_096;
 
-/// The runs of the latest attempts: thoughts and agents name only their attempt.
+/// The runs of the latest attempts: a thought names only its attempt.
 #[derive(Default)]
 pub(super) struct Attempts(Mutex<(HashMap<AttemptId, RunId>, VecDeque<AttemptId>)>);
 

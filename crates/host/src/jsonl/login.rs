@@ -40,11 +40,11 @@ struct Waiting {
     query: Arc<Query>,
     session: SessionId,
     run: RunId,
-    end: GivenUp,
+    end: QueryEnd,
 }
 
-/// Ends a query whose login is given up.
-pub(super) struct GivenUp {
+/// The end of a query that waits for a login, if the host gives the login up.
+pub(super) struct QueryEnd {
     /// The line that ends the query.
     pub(super) last: Vec<u8>,
     /// Removes the query from the reader of its run.
@@ -71,7 +71,7 @@ impl Logins {
 /// Sends `auth_required` for a query whose run failed because a login is required. Returns false if the query ends:
 /// the agent names no login methods, or the host cannot log in any more. Without an `end`, the query has ended
 /// already.
-pub(super) async fn require(shared: &Shared, query: &Arc<Query>, end: Option<GivenUp>) -> bool {
+pub(super) async fn require(shared: &Shared, query: &Arc<Query>, end: Option<QueryEnd>) -> bool {
     shared.logins.0.lock().adapter = Some(query.adapter.clone());
     let methods = login_methods(shared, &query.owner, &query.adapter).await;
     let details = query.details();
@@ -153,7 +153,7 @@ pub(super) fn handle(
                 let (code, message) = code_and_message(&error);
                 shared.reply(&Reply::error(&code, &message), &line_ids).await;
             }
-            // A version 1 host would take an error for the end of a query.
+            // A version 1 host would interpret an error as the end of a query.
             (Err(error), Version::V1) => {
                 tracing::warn!(%error, adapter, "login failed");
                 let methods = login_methods(&shared, owner, &adapter).await;

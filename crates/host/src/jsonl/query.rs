@@ -30,7 +30,7 @@ pub(super) fn handle(shared: &Arc<Shared>, envelope: &Envelope, line: Line, perm
     let client = envelope.client.clone().unwrap_or_else(|| DEFAULT_CLIENT_ID.to_owned());
     // The replies carry the generated id, so the host learns it.
     let request = envelope.request.clone().unwrap_or_else(|| shared.ids.secret());
-    let unnamed = envelope.client.is_none();
+    let has_no_client_id = envelope.client.is_none();
     let adapter = shared.adapter(envelope, &line);
     // A live query with the same request id answers both lines.
     let query = match shared.live.begin(envelope.version, &client, &owner, request, adapter) {
@@ -40,7 +40,7 @@ pub(super) fn handle(shared: &Arc<Shared>, envelope: &Envelope, line: Line, perm
         }
         Err(live_query) => {
             tracing::debug!(request = live_query.request, "query was repeated while it is live");
-            check_repeated(shared, live_query, line, unnamed, permit);
+            check_repeated(shared, live_query, line, has_no_client_id, permit);
             return;
         }
     };
@@ -50,7 +50,7 @@ pub(super) fn handle(shared: &Arc<Shared>, envelope: &Envelope, line: Line, perm
         turn.wait().await;
         let accepted = match shared.intake.is_closed() {
             true => Err(("shutting_down".to_owned(), SHUTTING_DOWN.to_owned())),
-            false => accept(&shared, &query, line, unnamed).await,
+            false => accept(&shared, &query, line, has_no_client_id).await,
         };
         drop((turn, permit));
         match accepted {
@@ -69,24 +69,24 @@ pub(super) fn handle(shared: &Arc<Shared>, envelope: &Envelope, line: Line, perm
 }
 
 /// Reports a conflict if the repeated query has a different body. The live query goes on, so the error does not carry
-/// its ids: a host takes an error with the id of a request for the end of that request.
+/// its ids: a host interprets an error with the id of a request as the end of that request.
 fn check_repeated(
     shared: &Arc<Shared>,
     live_query: Arc<Query>,
     line: Line,
-    unnamed: bool,
+    has_no_client_id: bool,
     permit: OwnedSemaphorePermit,
 ) {
     let shared = shared.clone();
     shared.tasks.clone().spawn(async move {
         if live_query.run().await.is_some()
-            && let Err((code, message)) = accept(&shared, &live_query, line, unnamed).await
+            && let Err((code, message)) = accept(&shared, &live_query, line, has_no_client_id).await
         {
             let message =
                 format!("request {:?} of client {:?}: {message}", live_query.request, live_query.client);
             match live_query.version {
                 Version::V2 => shared.reply(&Reply::error(&code, &message), &LineIds::default()).await,
-                // A version 1 host would take any error for the end of its query.
+                // A version 1 host would interpret any error as the end of its query.
                 Version::V1 => tracing::warn!(code, message, "a query was repeated with another body"),
             }
         }
@@ -118,7 +118,7 @@ async fn accept(
     shared: &Shared,
     query: &Query,
     line: Line,
-    unnamed: bool,
+    has_no_client_id: bool,
 ) -> Result<mainspring_client::AcceptedRun, Refused> {
     let options = &shared.options;
     let hint = shared.hints.get(&query.owner, key(&line, options));
@@ -131,7 +131,7 @@ async fn accept(
         target.adapter = Some(query.adapter.clone());
         target.cwd.clone_from(&cwd);
     }
-    let scoped = match unnamed {
+    let scoped = match has_no_client_id {
         true => format!("{DEFAULT_CLIENT_ID}#{}", shared.connection),
         false => query.client.clone(),
     };

@@ -58,9 +58,9 @@ pub(super) async fn serve(host: Weak<Shared>) {
     let _ = queries.wait_for(|count| *count > 0).await;
     let mut after = None;
     loop {
-        let Some((client, no)) = host.upgrade().map(|shared| {
-            let (client, no) = shared.link.client(&shared.options.owner);
-            (client.for_host(&shared.host), no)
+        let Some((client, server_no)) = host.upgrade().map(|shared| {
+            let (client, server_no) = shared.link.client(&shared.options.owner);
+            (client.for_host(&shared.host), server_no)
         }) else {
             return;
         };
@@ -77,7 +77,7 @@ pub(super) async fn serve(host: Weak<Shared>) {
             Err(error) if error.is_gone() => {
                 let link = shared.link.clone();
                 drop(shared);
-                if !link.renewed(no).await {
+                if !link.renewed(server_no).await {
                     return;
                 }
             }
@@ -111,7 +111,7 @@ async fn answer_call(shared: Arc<Shared>, client: Client, call: HostCall, _unans
             // The agent waits until its timeout if this fails, too.
             let _ = client.host_call_answer(&HostCallResult { no: call.no, result }).await;
         }
-        // The agent ends with its server.
+        // The server is lost, and its agents end with it.
         Err(error) => tracing::info!(call = call.call_id, %error, "tool result was not sent"),
         Ok(_) => {}
     }
@@ -150,13 +150,13 @@ fn line_ids(shared: &Shared, call: &HostCall) -> LineIds {
         Some((DEFAULT_CLIENT_ID, _)) => DEFAULT_CLIENT_ID.to_owned(),
         _ => client.clone(),
     });
-    let is_asked = |query: &Query| {
-        // The host may not have read yet that its query is accepted.
+    let is_query_of_call = |query: &Query| {
+        // The call may arrive before the query knows its run.
         let is_named =
             call.request_id.as_ref() == Some(&query.request) && client.as_ref() == Some(&query.client);
         query.details().run == Some(call.host_run_id) || is_named
     };
-    let ids = match shared.live.latest(is_asked) {
+    let ids = match shared.live.latest(is_query_of_call) {
         Some(query) => query.line_ids(None),
         // The query has ended before a run that it spawned.
         None => LineIds {
@@ -184,7 +184,7 @@ pub(super) async fn answer(shared: &Shared, envelope: &Envelope, line: ToolResul
     if waiting.is_some_and(|waiting| waiting.send(line.result).is_ok()) {
         return;
     }
-    // The error names only the call, so that the host does not take it for the end of the query.
+    // The error names only the call, so that the host does not interpret it as the end of the query.
     tracing::info!(
         call = line.call_id,
         request = envelope.request,

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use mainspring_api::jsonl::{Activity, Reply};
 use mainspring_control::is_final;
 use mainspring_core::{
-    ApprovalRequest, BindingId, Block, Body, Cost, Event, Failure, Message, MessageId, Role, Run, RunStatus,
-    Time, Usage, WaitId, WaitRequest,
+    ApprovalRequest, BindingId, Block, Body, Cost, Event, Failure, FailureCode, Message, MessageId, Role,
+    Run, RunStatus, Time, Usage, WaitId, WaitRequest,
 };
 use serde_json::Value;
 
@@ -28,9 +28,9 @@ pub(super) struct Translator {
     message_calls: HashMap<String, Value>,
     /// The latest output of other tool calls.
     outputs: HashMap<String, String>,
-    /// The agent's latest question. The run does not necessarily wait: a policy may answer.
+    /// The text of the agent's latest question.
     question: String,
-    /// The latest question, with the request of an approval and its expiry.
+    /// The latest question, until it is sent. The run may never wait for it: a policy may answer.
     asked: Option<Asked>,
     /// The question that was sent to the host and is still open.
     open_question: Option<WaitId>,
@@ -85,14 +85,14 @@ impl End {
 
     /// True when the agent requires a login.
     pub(super) fn wants_login(&self) -> bool {
-        self.error.as_ref().is_some_and(|error| error.code == Failure::AUTHENTICATION)
+        self.error.as_ref().is_some_and(|error| error.code == FailureCode::Authentication)
     }
 
     /// Builds the line that ends the query.
     pub(super) fn line(&self, query: &Query, text: &str, event: Option<mainspring_core::EventId>) -> Vec<u8> {
         let line_ids = query.line_ids(event);
         if let Some(Failure { code, message }) = &self.error {
-            return Reply::error(code, message).encode(&line_ids);
+            return Reply::error(code.as_str(), message).encode(&line_ids);
         }
         let details = query.details();
         let canonical = details.session.map(|id| id.to_string()).unwrap_or_default();
@@ -143,14 +143,14 @@ impl Translator {
         query.update(|known| known.attempt = event.attempt.or(known.attempt));
         let mut translation = Translation::default();
         let mut send = |reply: &Reply<'_>| {
-            // Text looks the same whether it was streamed or not.
+            // Text has no event id, so that it looks the same whether it was streamed or not.
             let event = (!matches!(reply, Reply::TextDelta { .. })).then_some(event.id);
             translation.lines.push(reply.encode(&query.line_ids(event)));
         };
         match &event.body {
             Body::AttemptStarted {} | Body::RunRunning {} => query.update(|known| known.running = true),
             Body::MessageCompleted { message, .. } => self.message(message, &mut send),
-            // The text of the run is read at its end, or the damage reported.
+            // The complete text is read at the end of the run.
             Body::EventDamaged { .. } => self.gap = true,
             Body::ToolStarted { tool_use_id, name, input, .. } => {
                 let input = input.as_ref().or_else(|| self.message_calls.get(tool_use_id));
@@ -163,7 +163,7 @@ impl Translator {
                 send(&tool_activity(tool_use_id, name, Activity::Completed, None));
                 let progress = self.outputs.remove(tool_use_id);
                 let text = result_text(&end.content);
-                // The output of a call that a message holds is sent with the message of its results.
+                // If a message holds the call, the output is sent with the message of the tool results.
                 let output = if end.message_id.is_some() || text.is_empty() { progress } else { Some(text) };
                 if let Some(output) = output {
                     send(&tool_output(tool_use_id, name, &output));

@@ -60,7 +60,7 @@ fn fault_queued_run_cancelled() {
     assert_eq!(received.len(), 2, "{received:?}");
     assert_eq!((&received[0]["accepted"], &received[0]["dispatchAttempted"]), (&true.into(), &false.into()));
     assert_eq!((&received[1]["terminalStatus"], &received[1]["text"]), (&"cancelled".into(), &"".into()));
-    assert_eq!(received[1].get("attemptId"), Some(&Value::Null), "nothing has acted for it");
+    assert_eq!(received[1].get("attemptId"), Some(&Value::Null), "no attempt was made");
     let fields =
         ["sessionId", "adapterSessionId", "costUsd", "inputTokens", "outputTokens", "cacheReadTokens"];
     for field in fields.into_iter().chain(["cacheWriteTokens", "runId", "requestId", "clientId"]) {

@@ -1,4 +1,4 @@
-//! Ends of a conversation: the host leaves, or its server does.
+//! The end of a conversation: the host disconnects, or its server ends.
 
 use std::convert::Infallible;
 use std::future::{pending, ready};

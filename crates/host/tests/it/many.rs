@@ -31,8 +31,8 @@ fn lines_of_four_clients_with_two_hundred_queries_each_are_never_mixed() {
 
 #[test]
 fn no_query_is_lost_when_the_server_closes_idle_connections_soon() {
-    // Not sooner: hyper loses a request that is sent at the very moment at which the server closes the connection, in one of
-    // some ten thousand cases (https://github.com/hyperium/hyper/issues/2312).
+    // Not sooner: about once in ten thousand cases, hyper loses a request that is sent at the moment at which the
+    // server closes the connection (https://github.com/hyperium/hyper/issues/2312).
     answer_queries(HttpLimits { header_ms: 50, ..HttpLimits::default() });
 }
 

@@ -32,7 +32,7 @@ fn an_interrupt_never_reaches_another_clients_query() {
     let both = send_interrupt(&mut host, &json!({"requestId": "r"}));
     assert_eq!((&both["accepted"], &both["code"]), (&false.into(), &"invalid_request".into()));
     assert!(both["message"].as_str().unwrap().contains("name the clientId"), "{both}");
-    // The client's id alone means its own query; no id at all means the latest query, as in version 1.
+    // The client's id alone selects the query of that client; no id at all selects the latest query, as in version 1.
     for (fields, client) in [(json!({"clientId": "one"}), "one"), (json!({}), "two")] {
         let done = send_interrupt(&mut host, &fields);
         assert_eq!((&done["accepted"], &done["clientId"]), (&true.into(), &client.into()));
@@ -54,7 +54,8 @@ fn an_unrelated_error_does_not_end_a_query() {
     let message = "tool_result: missing field `result`";
     let expected = json!({"type": "error", "code": "invalid_request", "message": message, "callId": "x"});
     assert_eq!(host.receive(), expected);
-    // The error of a conflicting use of a request id does not carry the id: a host would take the query for ended.
+    // The error of a conflicting use of a request id does not carry the id: a host would assume that the query has
+    // ended.
     host.send(
         &json!({"type": "query", "protocolVersion": 2, "requestId": "r", "clientId": "c", "prompt": "say x"}),
     );

@@ -184,7 +184,11 @@ fn the_kernel_answers_the_control_tools() {
     assert_eq!(of(&done["sessionId"])["latestRun"]["finalText"], "hello\n");
     assert_eq!(of(&done["sessionId"])["activeRun"], Value::Null);
     assert_eq!(of(&active["sessionId"])["activeRun"]["runId"], active["runId"]);
-    assert_eq!(of(&active["sessionId"])["activeRun"]["finalText"], Value::Null, "it has no last word yet");
+    assert_eq!(
+        of(&active["sessionId"])["activeRun"]["finalText"],
+        Value::Null,
+        "the run has no final text yet"
+    );
     let before = of(&done["sessionId"])["session"]["lastActivityAtMs"].as_i64().unwrap();
     let none = agent.control("list_agent_sessions", &json!({"beforeUpdatedAtMs": before}));
     assert_eq!(none["sessions"], json!([]));
@@ -355,7 +359,7 @@ fn an_agent_with_many_pending_calls_has_to_wait() {
     let calls = move || (0..CALLS).for_each(|no| writer.call(&no.to_string(), "tool", &json!({})));
     let writes = std::thread::spawn(calls);
     let mut calls: Vec<Value> = (0..256).map(|_| host.receive()).collect();
-    // No more calls arrive until one is answered.
+    // The endpoint reads no more calls until one is answered.
     host.send(&json!({"type": "nonsense"}));
     assert_eq!(host.receive()["type"], "error");
     let mut answered = 0;

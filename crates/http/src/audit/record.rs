@@ -105,7 +105,7 @@ impl Pending {
         let code = response.extensions().get().map(|ProblemCode(code)| *code);
         let is_refused = match status {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::TOO_MANY_REQUESTS => true,
-            // An object that the caller may not see is not found.
+            // An object that the caller may not see is reported as not found.
             StatusCode::NOT_FOUND => self.operation.is_some() && code == Some("not_found"),
             _ => self.is_change && status.is_client_error(),
         };
@@ -152,7 +152,7 @@ impl Pending {
     }
 }
 
-/// True for a text that has the form of an id: a kind and 32 hexadecimal digits.
+/// True for a text that has the form of an id, a kind and 32 hexadecimal digits, and does not begin like a secret.
 fn is_id(text: &str) -> bool {
     text.split_once('_').is_some_and(|(kind, digits)| {
         let is_kind = !kind.is_empty() && kind.bytes().all(|byte| byte.is_ascii_lowercase());

@@ -114,7 +114,7 @@ fn page(item: &Value) -> Value {
     json!({"items": [item]})
 }
 
-/// `object` with the fields of `more`.
+/// Adds the fields of `more` to `object`.
 fn merged(mut object: Value, more: Value) -> Value {
     if let (Some(fields), Value::Object(more)) = (object.as_object_mut(), more) {
         fields.extend(more);

@@ -20,7 +20,7 @@ pub(super) fn rewrite(schemas: &mut Schemas) {
     name_alternatives(schemas);
 }
 
-/// Makes each `Page_X` refer to `X`, of which it holds a copy.
+/// Replaces the copy of `X` in each `Page_X` by a reference to `X`.
 fn refer_to_items(schemas: &mut Schemas) {
     let names: Vec<String> =
         schemas.keys().filter_map(|name| name.strip_prefix("Page_")).map(String::from).collect();
@@ -52,7 +52,7 @@ fn unwrap_single_parts(schemas: &mut Schemas) {
     schemas.values_mut().for_each(visit);
 }
 
-/// Turns each alternative of a union that embeds another schema into a plain object.
+/// Turns those alternatives of unions that embed other schemas into plain objects.
 fn flatten_alternatives(schemas: &mut Schemas) {
     let embeds = |schema: &Value| !parts(schema, "allOf").is_empty();
     let is_affected = |schema: &Value| parts(schema, "oneOf").iter().any(embeds);
@@ -114,7 +114,7 @@ fn name_alternatives(schemas: &mut Schemas) {
     }
 }
 
-/// The properties of an object, and those that it always has.
+/// The properties of an object, and the names of the required ones.
 #[derive(Default)]
 struct Object {
     properties: Map<String, Value>,
@@ -197,7 +197,7 @@ fn resolve<'a>(schemas: &'a Schemas, mut schema: &'a Value) -> &'a Value {
     schema
 }
 
-/// True if a schema is one of several objects.
+/// True if a schema is a tagged union: one of several objects.
 fn is_union(schemas: &Schemas, schema: &Value) -> bool {
     tag_of(parts(resolve(schemas, schema), "oneOf")).is_some()
 }

@@ -1,7 +1,7 @@
 //! Marks the objects of request bodies as closed: the server refuses unknown keys in them.
 //!
-//! Types that answers also use stay open there, since answers may get further keys. A request gets its own copy of
-//! such a type, named `…Request`.
+//! Answers stay open, since they may get further keys. Where a request and an answer use the same type, the request gets
+//! a closed copy of it, named `…Request`.
 
 use std::collections::BTreeSet;
 
@@ -43,7 +43,7 @@ fn collect(value: &Value, schemas: &Map<String, Value>, found: &mut BTreeSet<Str
     }
 }
 
-/// Closes the objects of a schema and of those it refers to. `shared` ones are copied first.
+/// Closes the objects of a schema and of the schemas that it refers to. Schemas in `shared` are copied first.
 fn close(
     value: &mut Value,
     schemas: &mut Map<String, Value>,

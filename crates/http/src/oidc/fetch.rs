@@ -21,14 +21,15 @@ const MAX_AGE_MS: u64 = 10 * 60 * 1_000;
 const MIN_PAUSE_MS: u64 = 10_000;
 /// Time in which the issuer must answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Codes that are exchanged at once. Callers have no credential yet, and must not make the server overload the issuer.
+/// Maximum number of codes that are exchanged at once. Callers have no credential yet, and must not make the server
+/// overload the issuer.
 const MAX_EXCHANGES: usize = 8;
 /// Longest answer of an issuer.
 const MAX_ANSWER_BYTES: usize = 1 << 20;
 
 type Keys = Arc<Vec<Arc<PublicKey>>>;
 
-/// The fields of an issuer's discovery document.
+/// The keys and addresses of an issuer.
 #[derive(Debug, Clone)]
 struct Known {
     keys: Keys,
@@ -50,14 +51,14 @@ pub(super) struct Issuer {
     http: reqwest::Client,
     /// The keys and addresses, and when they were fetched.
     known: RwLock<Option<(Known, Time)>>,
-    /// When keys were last requested. Held during a request, so that concurrent callers request them once.
+    /// When keys were last requested. Locked during a request, so that concurrent callers request them once.
     asked: tokio::sync::Mutex<Option<Time>>,
     exchanges: Semaphore,
 }
 
 impl Issuer {
-    /// Asks the issuer at `address`. Its certificate must come from one in `ca`, if that is given, else from one that the
-    /// system trusts.
+    /// Creates the client of the issuer at `address`. The issuer's certificate must be signed by one in `ca`, or by one
+    /// that the system trusts if `ca` is `None`.
     pub(super) fn new(address: &str, ca: Option<&Path>) -> Result<Self, String> {
         check_address(address)?;
         // The process has one TLS provider; the first one installed wins.
@@ -91,14 +92,14 @@ impl Issuer {
             }
         }
         self.refresh(kernel).await;
-        let Some((known, _)) = self.known.read().clone() else { return Err(self.silent()) };
+        let Some((known, _)) = self.known.read().clone() else { return Err(self.not_answering()) };
         match candidates(&known.keys) {
             none if none.is_empty() => invalid("the issuer has no such key"),
             found => Ok(found),
         }
     }
 
-    fn silent(&self) -> Refusal {
+    fn not_answering(&self) -> Refusal {
         Refusal::Unchecked(format!(
             "the issuer {} does not answer, so no token can be checked; try again, or use an API key",
             self.address
@@ -112,7 +113,7 @@ impl Issuer {
             return Ok(endpoints);
         }
         self.refresh(kernel).await;
-        known().ok_or_else(|| self.silent())
+        known().ok_or_else(|| self.not_answering())
     }
 
     /// Exchanges an authorization code, given as the fields of a form.
@@ -123,9 +124,9 @@ impl Issuer {
         };
         let request = self.http.post(endpoint).header("content-type", "application/x-www-form-urlencoded");
         let response = request.header("accept", "application/json").body(form).send().await;
-        let response = response.map_err(|_| self.silent())?;
+        let response = response.map_err(|_| self.not_answering())?;
         if response.status().is_server_error() {
-            return Err(self.silent());
+            return Err(self.not_answering());
         }
         let is_accepted = response.status().is_success();
         let answer = read_json(endpoint, response).await.unwrap_or_default();

@@ -10,11 +10,11 @@ use serde_json::{Map, Value};
 
 /// Longest token. Longer ones are refused before anything is decoded.
 const MAX_TOKEN_BYTES: usize = 16 << 10;
-/// Most keys of an issuer that are kept.
+/// Maximum number of an issuer's keys that are kept.
 const MAX_KEYS: usize = 64;
 
-/// The algorithms that are accepted. `none` and the symmetric ones are not: with them, whoever knows a public key could
-/// sign.
+/// The algorithms that are accepted. `none` and the symmetric ones are not: with them, anybody who knows a public key
+/// could sign.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Algorithm {
     Rs256,
@@ -89,7 +89,7 @@ impl<'a> Token<'a> {
         key.algorithm() == self.algorithm && verified.is_ok()
     }
 
-    /// The claims. Only those of a token with a valid signature mean anything.
+    /// The claims. They can be trusted only if the signature is valid.
     pub(super) fn claims(&self) -> Result<Map<String, Value>, String> {
         let claims = decode(self.payload).and_then(|json| serde_json::from_slice(&json).ok());
         claims.ok_or_else(|| "its claims are not a JSON object".into())
@@ -149,7 +149,8 @@ impl PublicKey {
         }
     }
 
-    /// True if the key may have signed `token`. A token that names no key may have been signed by any of its algorithm.
+    /// True if the key may have signed `token`. A token that names no key may have been signed by any key of its
+    /// algorithm.
     pub(super) fn may_have_signed(&self, token: &Token<'_>) -> bool {
         let names_other = token.key_id.is_some() && token.key_id != self.id;
         self.algorithm() == token.algorithm && !names_other

@@ -38,7 +38,7 @@ pub(super) async fn launcher_create(
     Ok(caller.answer(&settle(&http, &request, made).await?))
 }
 
-/// Refuses a template that is no request of a thread. Placeholders are texts, so the template can be parsed as a
+/// Refuses a template that is not a request to start a thread. Placeholders are texts, so the template can be parsed as a
 /// request.
 fn check_template(template: &Value) -> Result<(), Problem> {
     match serde_json::from_value::<StartAgentThreadRequest>(template.clone()) {
@@ -142,7 +142,7 @@ async fn start_from(
     let start = serde_json::from_value(filled);
     let mut start: StartAgentThreadRequest =
         start.map_err(|error| Problem::invalid(format!("request_template: {error}")))?;
-    // The default is the org, which a caller without one cannot share with.
+    // A launch shares the thread with the org by default, which a caller without an org cannot do.
     start.visibility = Some(match caller.caller.org {
         Some(_) => launch.visibility,
         None => ThreadVisibility::Private,

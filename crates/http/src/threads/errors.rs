@@ -61,7 +61,7 @@ mod tests {
     use crate::PROBLEMS;
 
     #[test]
-    fn every_problem_is_an_exception_that_the_package_does_not_retry_in_vain() {
+    fn only_server_errors_get_a_status_that_the_package_retries() {
         for (status, code) in PROBLEMS {
             let (to, name) = exception(*status, code);
             let is_retried = to.is_server_error();

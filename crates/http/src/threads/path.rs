@@ -1,8 +1,7 @@
 //! The messages of a thread's path, as a list whose common beginning is shared between views.
 //!
-//! Messages are kept in chunks. A view that continues an earlier one copies the pointers to the full chunks and the
-//! messages of the last one, so an event costs the same in a short thread and, but for a pointer per 256 messages, in a
-//! long one.
+//! Messages are kept in chunks. A view that continues an earlier one copies only the pointers to the full chunks and to
+//! the messages of the last chunk. So the cost of an event grows with the thread by one pointer per 256 messages only.
 
 use std::sync::Arc;
 
@@ -150,7 +149,11 @@ mod tests {
             let end = |path: &Path| path.last().map(|last| last.prefix);
             assert_eq!((end(&other), other.bytes()), (end(&fresh), fresh.bytes()), "{kept}");
         }
-        assert_eq!((whole.len(), texts(&whole, 0).len()), (3 * CHUNK, 3 * CHUNK), "the first is as it was");
+        assert_eq!(
+            (whole.len(), texts(&whole, 0).len()),
+            (3 * CHUNK, 3 * CHUNK),
+            "the first path has not changed"
+        );
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Finds the numbers of runs and messages on a path, from 0. Reuses the numbers that an earlier view has found.
+//! Finds the numbers of messages on a path, counted from 0, and of the first message of each run. Reuses the numbers that
+//! an earlier view has found.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -37,8 +38,8 @@ impl<'a> PathPlaces<'a> {
     /// The number of a message.
     pub(super) fn of_message(&mut self, message: MessageId) -> Option<usize> {
         let earlier = self.earlier.and_then(|earlier| earlier.messages.get(&message));
-        let is_it = |known: &Numbered| known.id == Some(message);
-        remembered(&mut self.found.messages, message, || place(self.path, self.kept, earlier, is_it))
+        let is_wanted = |known: &Numbered| known.id == Some(message);
+        remembered(&mut self.found.messages, message, || place(self.path, self.kept, earlier, is_wanted))
     }
 
     /// The number of messages on the path.
@@ -60,19 +61,19 @@ fn remembered<K: Eq + Hash>(
     *found.entry(key).or_insert_with(find)
 }
 
-/// Finds the number of the first message for which `is_it` holds. `earlier` is the answer for the earlier path.
+/// Finds the number of the first message for which `is_wanted` holds. `earlier` is the answer for the earlier path.
 fn place(
     path: &Path,
     kept: usize,
     earlier: Option<&Option<usize>>,
-    is_it: impl Fn(&Numbered) -> bool,
+    is_wanted: impl Fn(&Numbered) -> bool,
 ) -> Option<usize> {
     let start = match earlier {
         Some(Some(number)) if *number < kept => return Some(*number),
         Some(_) => kept,
         None => 0,
     };
-    path.starting_at(start).position(|message| is_it(message)).map(|at| start + at)
+    path.starting_at(start).position(|message| is_wanted(message)).map(|at| start + at)
 }
 
 #[cfg(test)]
@@ -108,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn places_on_a_path_that_continues_another_are_those_of_the_path() {
+    fn places_found_with_an_earlier_view_equal_those_found_without_it() {
         let first: Vec<_> = (0..30).map(|number| message(number, number / 2)).collect();
         let path = Path::default().continued(0, &first);
         let mut places = PathPlaces::new(&path, 0, None);

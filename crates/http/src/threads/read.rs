@@ -8,8 +8,7 @@ use mainspring_api::threads::{
     AgentThreadDelta, AgentThreadRecord, AgentThreadStatus, ModelProfileResponse, SearchThreadsRequest,
     ThreadDeltaQuery, ThreadGetQuery, ThreadListQuery, ThreadOrigin, ThreadPage, ThreadVisibility,
 };
-use mainspring_core::goal::GOALS_FAILED;
-use mainspring_core::{Run, RunState, Session, Visibility};
+use mainspring_core::{FailureCode, Run, RunState, Session, Visibility};
 use mainspring_kernel::kernel::{Caller, Scope, SessionQuery};
 use mainspring_kernel::store::SessionRef;
 
@@ -83,7 +82,7 @@ fn head(session: &Session, status: AgentThreadStatus) -> AgentThreadRecord {
             Visibility::Private => ThreadVisibility::Private,
             Visibility::Org => ThreadVisibility::Org,
         },
-        // A fork is a thread of its own.
+        // A fork has the metadata of its origin, but was not created from the agent.
         created_from_agent_id: own("agentId").filter(|_| session.forked_from.is_none()),
         created_from_trigger_id: None,
         origin: Some(ThreadOrigin::Api),
@@ -120,7 +119,7 @@ pub(super) async fn thread_delta(
     if present.status != AgentThreadStatus::RobotoTurn || !is_empty(&delta) {
         return Ok(caller.answer(&delta));
     }
-    // Without a place for one more stream the request is answered at once.
+    // If no more streams are allowed, the request is answered at once.
     let Ok(_permit) = http.streams.acquire(&http.kernel, &caller.caller.owner, None) else {
         return Ok(caller.answer(&delta));
     };
@@ -132,7 +131,8 @@ pub(super) async fn thread_delta(
     Ok(caller.answer(&self::delta(&http, &caller, &token, &present).await?))
 }
 
-/// Waits for a delta that is not empty, some seconds long. Returns none if there is none by then.
+/// Waits up to [`HOLD`] for a delta that is not empty, or for another status or activity. `None` if nothing has changed
+/// by then.
 async fn hold(
     http: &Http,
     caller: &ThreadCaller,
@@ -266,7 +266,9 @@ fn status_of(session: &Session, latest: Option<&Run>) -> AgentThreadStatus {
     };
     match &run.state {
         state if client_wait(state).is_some() => AgentThreadStatus::ClientToolTurn,
-        RunState::Failed { error } if error.code == GOALS_FAILED => AgentThreadStatus::GoalsFailed,
+        RunState::Failed { error } if error.code == FailureCode::GoalsFailed => {
+            AgentThreadStatus::GoalsFailed
+        }
         state if state.status().is_ended() => AgentThreadStatus::UserTurn,
         _ => AgentThreadStatus::RobotoTurn,
     }

@@ -63,7 +63,7 @@ impl Thread {
         self.write(Role::Assistant, status, std::iter::once(text).chain(more).collect());
     }
 
-    /// The view of the thread, made anew or as the continuation of `earlier`.
+    /// Builds the view of the thread, as the continuation of `earlier` if there is one.
     fn view(&self, earlier: Option<&View>) -> View {
         let is_kept = |(number, message): &(usize, &Arc<Message>)| {
             earlier.and_then(|earlier| earlier.path.get(*number)?.id) == Some(message.id)
@@ -100,7 +100,7 @@ fn delta(token: &str, view: &View, client: Client) -> Result<AgentThreadDelta, M
     Token::decode(token, &session().id.to_string()).unwrap().delta(view, client)
 }
 
-/// The messages of a client without the borders between pieces of text.
+/// Returns the messages of a client, with adjacent pieces of text joined.
 fn joined(record: &AgentThreadRecord) -> Vec<(AgentMessageStatus, Vec<AgentContent>)> {
     let join = |message: &AgentMessage| {
         let mut content: Vec<AgentContent> = vec![];
@@ -127,7 +127,7 @@ fn a_delta_holds_only_what_is_new() {
     assert_eq!(next.messages_by_idx.len(), 1);
     assert_eq!(next.messages_by_idx[&1].content, [AgentContent::text("lo")]);
     assert_eq!(next.reset_from_message_sequence_num, None);
-    // The end of a message closes its text, also without more of it.
+    // The end of a message is sent even if it adds no text.
     thread.complete(MessageStatus::Completed, None);
     let last = delta(&next.continuation_token, &thread.view(None), NEW).unwrap();
     assert_eq!(last.messages_by_idx[&1].status, AgentMessageStatus::Completed);
@@ -233,7 +233,7 @@ impl Random {
     }
 }
 
-/// Does one random thing to the thread.
+/// Makes one random change to the thread.
 fn step(thread: &mut Thread, random: &mut Random) {
     let number = thread.next;
     match random.below(9) {

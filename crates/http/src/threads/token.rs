@@ -1,9 +1,9 @@
 //! Continuation tokens: they encode which messages a client holds, and give the delta from there to the present.
 //!
-//! A token describes the messages of its client by hashes: of the whole prefix, and of the content of the last messages,
-//! which may still grow. It names no event. So a token stays valid over restarts, after pruned events and after a change
-//! of the branch: the delta resends from the first message that differs. The token of a view is a function of the view, so
-//! repeating a request gives the same answer.
+//! A token describes the messages of its client by hashes: of the whole prefix, and of the content of the last
+//! messages, which may still grow. It names no event. So a token stays valid over restarts, after pruned events and
+//! after a change of the branch: the delta resends from the first message that differs. The token of a view is a
+//! function of the view, so repeating a request gives the same answer.
 
 use std::collections::BTreeMap;
 
@@ -114,7 +114,7 @@ impl Token {
 
     /// The number of messages that the client holds.
     pub(super) fn held(&self) -> usize {
-        // A client can make up a token.
+        // The sum could overflow: a client can make up a token.
         self.marks.first().map_or(0, |(count, _)| *count).saturating_add(self.tail.len())
     }
 
@@ -140,8 +140,8 @@ impl Token {
         }
         let is_user = |message: &AgentMessage| message.role == AgentRole::User;
         if client.resets {
-            // The sender of a message has already appended it after the messages that it had read. Other clients hold
-            // no message that the reset drops.
+            // The client that sent the message has already appended its own copy, which the reset drops. Other clients
+            // hold no message from `kept` on.
             let has_user = messages.range(kept..).any(|(_, message)| is_user(message));
             reset = reset.or(has_user.then_some(kept));
         } else if client.has_own_message
@@ -186,7 +186,8 @@ impl Token {
         Comparison::Same
     }
 
-    /// Finds the longest prefix that a mark shows to be the same, and whether that is the first mark.
+    /// Finds the longest prefix whose mark matches the thread. True if it is the first mark: everything before the tail
+    /// matches.
     fn known_prefix(&self, view: &View) -> (usize, bool) {
         let longest = self.marks.first().map_or(0, |(count, _)| *count);
         let known = self.marks.iter().find(|(count, hash)| view.prefix(*count) == Some(*hash));
@@ -199,11 +200,12 @@ enum Comparison {
     Same,
     /// The thread differs from this message on.
     Differs(usize),
-    /// The client holds results that the run has taken and not yet written: it gets nothing until they are written.
+    /// The client holds tool results that the run has accepted and not written yet. The client gets nothing until they
+    /// are written.
     Waits,
 }
 
-/// True between the end of a wait for results and the message that holds them.
+/// True while the agent works and the results of the last message's tool calls are not written yet.
 fn is_between_results(view: &View) -> bool {
     let is_call = |block: &AgentContent| matches!(block, AgentContent::ToolUse(_));
     let calls = view.path.last().is_some_and(|last| last.message.content.iter().any(is_call));
@@ -234,7 +236,7 @@ impl Held {
         Self { status: message.status, blocks, text, hash: hash_start(message, blocks, text).unwrap_or(0) }
     }
 
-    /// The content of `message` after what the client holds; none if it does not begin with that.
+    /// The content of `message` after the part that the client holds; none if `message` does not begin with that part.
     fn rest_of(&self, message: &AgentMessage) -> Option<Vec<AgentContent>> {
         if hash_start(message, self.blocks, self.text)? != self.hash {
             return None;
@@ -259,8 +261,8 @@ fn hash_start(message: &AgentMessage, blocks: usize, text: usize) -> Option<u64>
     Some(hash(&(message.role, first, last)))
 }
 
-/// Hashes the role and the content of a message after those before it, whose hash is `before`: 0 for the first message.
-/// Returns the hash, and the size of the message in bytes.
+/// Extends `before`, the hash of all earlier messages (0 if there are none), by the role and the content of a message.
+/// Returns the new hash, and the size of the message in bytes.
 pub(super) fn digest(message: &AgentMessage, before: u64) -> (u64, usize) {
     let json = json(&(message.role, &message.content));
     (hash(&(before, hash_bytes(&json))), json.len())

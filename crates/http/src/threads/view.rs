@@ -4,7 +4,7 @@
 //! message of a person                    ──▶ user
 //! message of the agent                   ──▶ assistant
 //! results of tools                       ──▶ roboto
-//! results that a run waits with          ──▶ roboto, at the end
+//! results that a waiting run received    ──▶ roboto, at the end
 //! text that is being streamed            ──▶ assistant, generating, at the end
 //! ```
 
@@ -17,11 +17,10 @@ use mainspring_api::threads::{
     AgentSubtask, AgentSubtaskStatus, AgentTask, AgentTaskBoundary, AgentTaskStatus, AgentThreadGoalRecord,
     AgentThreadStatus, AgentToolResultContent, AgentToolUseContent, ContentType, is_client_tool_name,
 };
-use mainspring_core::goal::GOALS_FAILED;
 use mainspring_core::message::result_text;
 use mainspring_core::{
-    Block, GoalStatus, Message, MessageId, MessageStatus, Point, Position, Role, Run, RunState, Session,
-    SubtaskStatus, Task, TaskStatus, Wait, WaitRequest,
+    Block, FailureCode, GoalStatus, Message, MessageId, MessageStatus, Point, Position, Role, Run, RunState,
+    Session, SubtaskStatus, Task, TaskStatus, Wait, WaitRequest,
 };
 use mainspring_kernel::kernel::Transcript;
 use serde_json::{Map, Value, json};
@@ -122,7 +121,7 @@ impl View {
         stored.chain(self.live.iter().skip(start.saturating_sub(self.path.len())))
     }
 
-    /// The hash of the first messages; none if the thread has fewer.
+    /// The hash of the first `count` messages; none if the thread has fewer.
     pub(super) fn prefix(&self, count: usize) -> Option<u64> {
         match count.checked_sub(1) {
             None => Some(0),
@@ -195,7 +194,9 @@ fn turn(transcript: &Transcript, last: Option<&AgentMessage>) -> (AgentThreadSta
         return match (transcript.queued.is_empty(), last) {
             (false, _) => work(Some("Waiting for a free worker")),
             (true, None) => (AgentThreadStatus::NotStarted, None),
-            (true, Some(last)) if has_error(last, GOALS_FAILED) => (AgentThreadStatus::GoalsFailed, None),
+            (true, Some(last)) if has_error(last, &FailureCode::GoalsFailed) => {
+                (AgentThreadStatus::GoalsFailed, None)
+            }
             (true, Some(_)) => (AgentThreadStatus::UserTurn, None),
         };
     };
@@ -212,9 +213,9 @@ fn turn(transcript: &Transcript, last: Option<&AgentMessage>) -> (AgentThreadSta
     }
 }
 
-fn has_error(message: &AgentMessage, wanted: &str) -> bool {
+fn has_error(message: &AgentMessage, wanted: &FailureCode) -> bool {
     let is_wanted = |block: &AgentContent| match block {
-        AgentContent::Error(error) => error.error_code.as_deref() == Some(wanted),
+        AgentContent::Error(error) => error.error_code.as_deref() == Some(wanted.as_str()),
         _ => false,
     };
     message.content.iter().any(is_wanted)

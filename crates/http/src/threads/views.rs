@@ -1,4 +1,4 @@
-//! The views of threads that were read last. All readers of a thread share one.
+//! The views of threads that were read last. All readers of a thread share one view.
 //!
 //! A poll of a thread in which nothing has happened compares the position of the session's feed with that of the view,
 //! and reads nothing. After a change one reader extends the view; readers that ask meanwhile wait for it.
@@ -17,9 +17,9 @@ use parking_lot::Mutex;
 use super::view::View;
 use crate::Http;
 
-/// The most threads that are kept.
+/// Maximum number of threads that are kept.
 const MAX_VIEWS: usize = 256;
-/// The most bytes of messages that are kept. The thread that is read at the moment may have more.
+/// Maximum bytes of messages that are kept. The thread that is read at the moment may have more.
 const MAX_BYTES: usize = 64 << 20;
 /// A view that nobody has read for this time is dropped when the view of any thread is rebuilt.
 const UNREAD: Duration = Duration::from_secs(60);
@@ -97,12 +97,12 @@ pub(super) async fn view(http: &Http, caller: &Caller, thread: SessionId) -> Res
     if let Some(known) = known.as_ref().filter(|known| known.is_present()) {
         return readable(caller, &known.view);
     }
-    let begun = known.map_or(0, |known| known.number);
+    let seen = known.map_or(0, |known| known.number);
     let _building = slot.building.lock().await;
     let known = slot.latest();
-    // A view whose construction began after this request is recent enough, even if the thread has changed
-    // again.
-    let is_new = |known: &&Latest| known.number > begun + 1 || known.is_present();
+    // View `seen + 1` may have been under construction when this request arrived. A later view was begun after that, so
+    // it is recent enough, even if the thread has changed again.
+    let is_new = |known: &&Latest| known.number > seen + 1 || known.is_present();
     if let Some(known) = known.as_ref().filter(is_new) {
         return readable(caller, &known.view);
     }

@@ -1,4 +1,4 @@
-//! Changes of threads. Each runs under a request name that its repetitions share.
+//! Changes of threads. A change that must not be made twice runs under a request name that its repetitions share.
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -194,7 +194,7 @@ fn instructions(system_prompt: Option<&str>, scope: Option<&Value>) -> Option<St
     (!parts.is_empty()).then(|| parts.join("\n\n"))
 }
 
-/// Sends a prompt, or goals without one. Repeated under the same name, it is the same run.
+/// Sends a prompt, or goals without one. Repeating the same name creates no second run.
 async fn prompt_run(
     http: &Http,
     (caller, name): (&ThreadCaller, &str),
@@ -253,7 +253,7 @@ fn seeds(messages: &[AgentMessage]) -> Result<Vec<(Role, String)>, Problem> {
     messages.iter().map(seed).collect()
 }
 
-/// Returns the text of a message, which holds nothing else.
+/// Returns the text of a message. Refuses a message with other content, or without text.
 fn text_of(message: &AgentMessage) -> Result<String, Problem> {
     let is_text = |content: &AgentContent| matches!(content, AgentContent::Text(_));
     let text = message.all_text();
@@ -358,7 +358,7 @@ async fn send_message(
     let present = view(http, &caller.caller, path.0).await?;
     check_owner(caller, &present)?;
     let is_busy = matches!(present.status, AgentThreadStatus::RobotoTurn | AgentThreadStatus::ClientToolTurn);
-    // A repeated request finds its own run, whatever that does now.
+    // A repeated request finds its own run, whatever the status of that run is.
     if is_busy && !request.is_repeated {
         return Err(Problem::invalid(match present.status {
             AgentThreadStatus::ClientToolTurn => {
@@ -453,7 +453,7 @@ async fn submit_results(
     Ok(())
 }
 
-/// `POST /v1/ai/threads/{thread}/cancel`: answers with the thread; nothing happens unless the agent is at work
+/// `POST /v1/ai/threads/{thread}/cancel`: cancels the active and the queued runs, and answers with the thread
 pub(super) async fn thread_cancel(
     State(http): State<Http>,
     caller: ThreadCaller,

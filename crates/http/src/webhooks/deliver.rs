@@ -1,5 +1,5 @@
-//! Delivers events to webhooks: one task per webhook reads the durable log after the webhook's cursor and sends each event
-//! in its order, again and again until it is delivered or dead.
+//! Delivers events to webhooks: one task per webhook reads the durable log after the webhook's cursor and sends each
+//! event in its order, again and again until it is delivered or dead.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -142,7 +142,10 @@ mod tests {
             let (begun, panics) = (begun.clone(), panics.clone());
             async move {
                 begun.send(webhook.url.clone()).unwrap();
-                assert!(webhook.url != bad || panics.swap(0, Ordering::SeqCst) == 0, "as the test wants it");
+                assert!(
+                    webhook.url != bad || panics.swap(0, Ordering::SeqCst) == 0,
+                    "the first delivery to the bad webhook panics"
+                );
                 std::future::pending::<()>().await;
             }
         };
@@ -151,7 +154,7 @@ mod tests {
         let mut first = [begins.recv().await.unwrap(), begins.recv().await.unwrap()];
         first.sort();
         assert_eq!(first, [bad, good]);
-        // The pause is over once the clock reaches its end, however late the supervisor begins to wait.
+        // The supervisor may begin its pause only after an advance of the clock, so the clock advances until it ends.
         let again = loop {
             node.clock.advance(STORE_PAUSE.as_millis() as u64);
             tokio::task::yield_now().await;

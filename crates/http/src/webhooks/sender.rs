@@ -22,9 +22,9 @@ pub struct WebhookSender(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    /// Built with the first delivery: it loads the system's certificates, which takes a tenth of the time of a start.
+    /// Built for the first delivery: loading the system's certificates takes a tenth of the time of a start.
     client: OnceLock<Result<Client, String>>,
-    /// The secrets of webhooks are derived from it.
+    /// The key from which the secrets of webhooks are derived.
     key: [u8; 32],
     allows_private: bool,
 }
@@ -111,7 +111,7 @@ fn sign(secret: &str, timestamp: i64, body: &str) -> String {
     format!("v1={digits}")
 }
 
-/// A host has no public address.
+/// The error for a host without a public address.
 #[derive(Debug, thiserror::Error)]
 #[error("{0} is an address of this machine or of a private network: set webhooks_private = true to allow it")]
 struct PrivateAddress(String);
@@ -168,8 +168,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_signature_is_that_of_the_standard() {
-        // The HMAC-SHA256 of `1.{}` under `key`, as `openssl dgst -sha256 -hmac key` computes it.
+    fn a_signature_is_the_hmac_of_the_timestamp_and_the_body() {
+        // The HMAC-SHA256 of `1.{}` under `key`.
         let expected = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, b"key"), b"1.{}");
         let signature = sign("key", 1, "{}");
         assert_eq!(signature.len(), 3 + 64);

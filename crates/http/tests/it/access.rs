@@ -310,7 +310,7 @@ async fn every_operation_requires_a_token_or_key() {
             }
         }
     }
-    assert_eq!(state().await, before, "and nothing was changed");
+    assert_eq!(state().await, before, "nothing was changed");
 }
 
 /// Creates a key of an admin in an org of their own.
@@ -470,5 +470,5 @@ async fn check_stranger(stranger: Stranger) {
         assert_eq!(after, before, "{list}, and nothing was changed");
     }
     let still = server.anonymous(Method::GET, "/v1/agents/their.agent").bearer_auth(them);
-    assert_eq!(send_request(still).await.0, StatusCode::OK, "and their agent is there");
+    assert_eq!(send_request(still).await.0, StatusCode::OK, "the agent of the other owner still exists");
 }

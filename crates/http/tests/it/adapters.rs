@@ -12,7 +12,7 @@ async fn succeed(_: AttemptHandle) -> Executed {
 }
 
 #[tokio::test]
-async fn adapters_are_described_and_logged_in_to() {
+async fn adapters_are_listed_and_their_agents_are_logged_in() {
     let capabilities = Capabilities { supports_authentication: true, ..Capabilities::minimal("agent") };
     let server = Server::with(TestNode::builder().adapter(FnAgent::new(capabilities, succeed))).await;
     let (_, listed) = server.get("/v1/adapters").await;

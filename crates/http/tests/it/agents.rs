@@ -6,14 +6,18 @@ use serde_json::{Value, json};
 use crate::world::{Server, send_request};
 
 #[tokio::test]
-async fn a_version_of_an_agent_is_created_once_and_its_owners() {
+async fn a_version_of_an_agent_is_created_once_and_belongs_to_its_owner() {
     let server = Server::start().await;
     let poet = |version: u32, description: &str| {
         server.post("/v1/agents", json!({"id": "poet", "version": version, "description": description}))
     };
     let (status, made) = poet(1, "Rhymes.").await;
     assert_eq!((status, &made["scope"]), (StatusCode::CREATED, &json!("owner")), "{made}");
-    assert_eq!(poet(1, "Rhymes.").await, (StatusCode::OK, made.clone()), "the same again");
+    assert_eq!(
+        poet(1, "Rhymes.").await,
+        (StatusCode::OK, made.clone()),
+        "the same version can be sent again"
+    );
     let (status, problem) = poet(1, "Sings.").await;
     assert_eq!((status, &problem["code"]), (StatusCode::CONFLICT, &json!("agent_taken")));
     let (_, second) = poet(2, "Sings.").await;

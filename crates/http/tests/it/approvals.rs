@@ -31,7 +31,7 @@ impl Server {
 }
 
 #[tokio::test]
-async fn an_approval_is_data_and_its_answers_are_checked() {
+async fn an_approval_request_is_returned_as_data_and_its_answers_are_checked() {
     let server = Server::with(TestNode::builder().adapter(asking_agent())).await;
     let run = server.ask("a", "ls").await;
     assert_eq!(run["status"], "waiting_approval", "{run}");
@@ -71,7 +71,7 @@ async fn a_grant_for_the_session_is_listed_and_revoked() {
         (&grant["source"], &grant["constraints"]["input"]),
         (&json!("user"), &json!({"command": "ls"}))
     );
-    assert_eq!(server.ask("a", "ls").await["status"], "succeeded", "nobody is asked again");
+    assert_eq!(server.ask("a", "ls").await["status"], "succeeded", "the grant covers the second request");
     assert_eq!(server.ask("b", "ls").await["status"], "waiting_approval", "the grant is for one session");
     let path = format!("/v1/grants/{}/revoke", grant["grantId"].as_str().unwrap());
     let (status, revoked) = server.post(&path, json!({})).await;

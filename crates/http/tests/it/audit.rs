@@ -104,13 +104,13 @@ async fn refusals_are_recorded() {
     let host = server.request(Method::GET, "/v1/runs").header("host", "evil.example");
     let host = refused(host, StatusCode::FORBIDDEN).await;
     assert_eq!(host["code"], "forbidden_host");
-    // The text of a refused request is not taken over: it may be a secret in the wrong place.
+    // The text of a refused request is not recorded: it may be a secret in the wrong place.
     let misplaced = server.request(Method::GET, &format!("/v1/sessions/{viewer}"));
     assert_eq!(refused(misplaced, StatusCode::NOT_FOUND).await["about"], Value::Null);
 }
 
 #[tokio::test]
-async fn strangers_cannot_flood_the_log() {
+async fn requests_without_a_credential_cannot_flood_the_log() {
     let server = Server::start().await;
     for _ in 0..300 {
         send_request(server.anonymous(Method::GET, "/v1/runs")).await;
@@ -128,7 +128,7 @@ async fn strangers_cannot_flood_the_log() {
 }
 
 #[tokio::test]
-async fn decisions_name_the_one_who_decided() {
+async fn the_record_of_a_decision_names_who_decided() {
     let server = Server::with(TestNode::builder().adapter(asking_agent())).await;
     let run = server.ask("s", "ls").await;
     let wait = run["wait"]["waitId"].clone();
@@ -228,7 +228,7 @@ async fn the_log_is_read_in_pages_and_as_lines() {
 }
 
 #[tokio::test]
-async fn the_numbers_of_an_owners_records_tell_nothing_about_others() {
+async fn the_numbers_of_an_owners_records_reveal_nothing_about_other_owners() {
     let server = Server::start().await;
     let (_, ana) = new_key(&server, json!({"name": "k", "ownerId": "ana", "orgId": "acme"})).await;
     let boss = json!({"name": "k", "ownerId": "boss", "orgId": "acme", "role": "admin"});
@@ -299,7 +299,8 @@ async fn changes_are_refused_while_the_log_cannot_be_written() {
     server.prompt("main", "say hi").await;
     let (status, _) = server.get("/ready").await;
     assert_eq!(status, StatusCode::OK);
-    // Each record begins a new file; a folder with the name of the one after the next is in its way, as a full disk is.
+    // Each record begins a new file. A folder has the name of the file after the next one, so that the write of the
+    // second record fails, as on a full disk.
     let folder = server.node.dir().join("audit");
     let number = |entry: std::io::Result<std::fs::DirEntry>| {
         let name = entry.unwrap().file_name().into_string().unwrap();

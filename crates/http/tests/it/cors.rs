@@ -17,7 +17,7 @@ fn preflight(server: &Server, origin: &str) -> RequestBuilder {
 }
 
 #[tokio::test]
-async fn pages_of_configured_origins_may_call() {
+async fn pages_of_configured_origins_may_call_the_api() {
     let server = server().await;
     let answer = preflight(&server, PAGE).send().await;
     assert_eq!(answer.status(), StatusCode::NO_CONTENT);
@@ -37,7 +37,7 @@ async fn pages_of_configured_origins_may_call() {
 }
 
 #[tokio::test]
-async fn pages_of_other_origins_may_not() {
+async fn pages_of_other_origins_may_not_call_the_api() {
     let server = server().await;
     for origin in [
         "https://evil.example",

@@ -130,11 +130,15 @@ async fn a_commit_that_fails_leaves_nothing_half_done() {
         "{problem}"
     );
     assert_eq!(server.get("/v1/sessions").await.1["items"], json!([]));
-    assert_eq!(server.post("/v1/sessions", json!({"key": "a"})).await.0, StatusCode::CREATED, "and again");
+    assert_eq!(
+        server.post("/v1/sessions", json!({"key": "a"})).await.0,
+        StatusCode::CREATED,
+        "a later commit succeeds"
+    );
 }
 
 #[tokio::test]
-async fn a_header_that_decides_something_is_sent_once() {
+async fn a_repeated_deciding_header_is_refused() {
     let server = Server::start().await;
     for (name, first, second) in [
         ("mainspring-owner", "ada", "eve"),

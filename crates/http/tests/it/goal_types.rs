@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::world::{Server, send_request};
 
 #[tokio::test]
-async fn a_goal_type_is_created_replaced_and_its_owners() {
+async fn a_goal_type_is_created_and_replaced_and_belongs_to_its_owner() {
     let server = Server::start().await;
     let count = |description: &str| {
         let body = json!({"name": "count", "description": description, "schema": {"type": "object"}});
@@ -14,7 +14,7 @@ async fn a_goal_type_is_created_replaced_and_its_owners() {
     };
     let (status, made) = count("Counts.").await;
     assert_eq!((status, &made["scope"]), (StatusCode::CREATED, &json!("owner")), "{made}");
-    assert_eq!(count("Counts.").await, (StatusCode::OK, made.clone()), "the same again");
+    assert_eq!(count("Counts.").await, (StatusCode::OK, made.clone()), "the same type can be sent again");
     let (status, changed) = count("Counts all.").await;
     assert_eq!((status, &changed["createdAtMs"]), (StatusCode::OK, &made["createdAtMs"]));
     assert_eq!(server.get("/v1/goal-types/count").await.1, changed);
@@ -59,5 +59,5 @@ async fn goals_need_an_agent_that_pursues_them_and_a_known_type() {
     let body = json!({"prompt": "x", "options": {"goals": [definition]}});
     let (status, problem) = server.post("/v1/runs", body).await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
-    assert!(problem["detail"].as_str().unwrap().contains("definition"), "set by the server: {problem}");
+    assert!(problem["detail"].as_str().unwrap().contains("definition"), "only the server sets it: {problem}");
 }

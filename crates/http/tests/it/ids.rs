@@ -1,4 +1,4 @@
-//! Ids by their beginnings.
+//! Finding ids by their beginning.
 
 use axum::http::StatusCode;
 use serde_json::json;

@@ -95,7 +95,10 @@ async fn an_org_member_can_read_shared_sessions_but_not_change_them() {
     assert!(stream.next().await.is_some());
     assert_eq!(ada.send(Method::PATCH, &session, json!({"visibility": "private"})).await.0, 200);
     while let Some(frame) = stream.next().await {
-        assert_ne!(frame.data["payload"]["changed"], "visibility", "nothing comes after it is private");
+        assert_ne!(
+            frame.data["payload"]["changed"], "visibility",
+            "no event follows once the session is private"
+        );
     }
     assert_eq!(bob.get(&session).await.0, 404);
     let (status, problem) = server.post("/v1/sessions", json!({"visibility": "org"})).await;
@@ -216,7 +219,7 @@ async fn creation_is_idempotent_and_secrets_are_neither_stored_nor_shown_again()
         looked += bytes.len();
         assert!(!bytes.windows(secret.len()).any(|window| window == secret.as_bytes()));
     }
-    assert!(looked > 4096, "the database was looked at");
+    assert!(looked > 4096, "the search read the database");
 }
 
 #[tokio::test]
@@ -298,11 +301,11 @@ async fn a_key_does_not_outlive_the_key_that_makes_it() {
     assert_eq!(make(None).await.1["expiresAtMs"], end);
     let (_, sooner) = make(Some(end - 1)).await;
     assert_eq!(sooner["expiresAtMs"], end - 1);
-    // A ticket is no way around, and says how long it lives.
+    // A ticket does not outlive its key either, and its answer says how long it is valid.
     server.node.clock.advance(50_000);
     let ticket = server.anonymous(Method::POST, "/v1/tickets").bearer_auth(&boss);
     assert_eq!(send_request(ticket).await.1["expiresInMs"], 40_000);
-    // The token of the state directory and a key without an end make keys without one.
+    // The token of the state directory and a key that does not expire create keys that do not expire.
     let (_, free) =
         server.post("/v1/keys", json!({"name": "free", "ownerId": "free", "role": "admin"})).await;
     let body = json!({"name": "k", "ownerId": "ana2"});

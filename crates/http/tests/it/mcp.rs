@@ -62,7 +62,7 @@ async fn message_of(response: Response) -> Value {
 }
 
 #[tokio::test]
-async fn the_tools_are_the_manifest_in_both_revisions() {
+async fn both_revisions_of_the_protocol_list_the_tools_of_the_manifest() {
     let server = Server::start().await;
     let manifest = server.get("/v1/tools").await.1;
     let manifest = manifest.as_array().unwrap();
@@ -90,7 +90,7 @@ async fn the_tools_are_the_manifest_in_both_revisions() {
 }
 
 #[tokio::test]
-async fn a_caller_that_asks_for_it_hears_of_the_progress_of_a_long_call() {
+async fn progress_of_a_long_call_is_reported_to_a_caller_that_asks_for_it() {
     let server = Server::start().await;
     let session = server.play("a", "say hi").await["sessionId"].clone();
     for revision in [LEGACY, MODERN] {
@@ -123,7 +123,7 @@ async fn a_caller_that_asks_for_it_hears_of_the_progress_of_a_long_call() {
 }
 
 #[tokio::test]
-async fn the_owner_is_that_of_the_credential() {
+async fn a_call_acts_for_the_owner_of_its_credential() {
     let server = Server::start().await;
     let (theirs, viewer) = (server.key("them", "member").await, server.key(OWNER, "viewer").await);
     let run = server.play("a", "say hi").await;
@@ -143,7 +143,7 @@ async fn the_owner_is_that_of_the_credential() {
 }
 
 #[tokio::test]
-async fn refused_calls_are_in_the_audit_log_with_what_they_are_about() {
+async fn refused_calls_are_in_the_audit_log_with_the_ids_that_they_name() {
     let server = Server::start().await;
     let (theirs, viewer) = (server.key("them", "member").await, server.key(OWNER, "viewer").await);
     let run = server.play("a", "say hi").await;

@@ -41,7 +41,7 @@ async fn a_token_acts_for_the_owner_org_and_role_of_its_claims() {
         let (status, refused) =
             post(&server, "/v1/sessions", &issuer.sign(&viewer), json!({"key": "b"})).await;
         assert_eq!((status, &refused["code"]), (StatusCode::FORBIDDEN, &json!("forbidden")));
-        assert_eq!(issuer.asked(), 1, "the keys are kept");
+        assert_eq!(issuer.asked(), 1, "the keys are cached");
     }
 }
 
@@ -56,10 +56,18 @@ async fn a_token_is_never_an_admin_of_the_whole_server() {
     }
     let mut claims = issuer.claims("boss", Some("acme"));
     claims["role"] = json!("admin");
-    assert_eq!(get(&server, "/v1/keys", &issuer.sign(&claims)).await.0, StatusCode::OK, "of its org");
+    assert_eq!(
+        get(&server, "/v1/keys", &issuer.sign(&claims)).await.0,
+        StatusCode::OK,
+        "an admin lists the keys of its org"
+    );
     assert_eq!(get(&server, "/metrics", &issuer.sign(&claims)).await.0, StatusCode::FORBIDDEN);
     let own = issuer.sign(&issuer.claims("local", None));
-    assert_eq!(get(&server, "/v1/sessions", &own).await.0, StatusCode::FORBIDDEN, "the server's own owner");
+    assert_eq!(
+        get(&server, "/v1/sessions", &own).await.0,
+        StatusCode::FORBIDDEN,
+        "no token names the server's own owner"
+    );
 }
 
 #[tokio::test]
@@ -73,11 +81,11 @@ async fn an_owner_of_another_org_is_refused() {
     assert_eq!(sessions("ann", Some("beta")).await, StatusCode::FORBIDDEN);
     assert_eq!(sessions("ann", None).await, StatusCode::FORBIDDEN);
     server.post("/v1/keys", json!({"name": "k", "ownerId": "bob", "orgId": "acme"})).await;
-    assert_eq!(sessions("bob", Some("beta")).await, StatusCode::FORBIDDEN, "made by a key");
+    assert_eq!(sessions("bob", Some("beta")).await, StatusCode::FORBIDDEN, "the key of bob belongs to acme");
     for name in ["a\u{430}nn", "ann\u{202e}"] {
         assert_eq!(sessions(name, Some("acme")).await, StatusCode::BAD_REQUEST, "{name:?}");
     }
-    // A token names its owner itself.
+    // A request cannot name another owner than its token.
     let token = issuer.sign(&issuer.claims("ann", Some("acme")));
     let other = server.anonymous(Method::GET, "/v1/sessions").bearer_auth(&token);
     assert_eq!(send_request(other.header("mainspring-owner", "bob")).await.0, StatusCode::NOT_FOUND);
@@ -193,13 +201,21 @@ async fn known_keys_stay_in_use_while_the_issuer_does_not_answer() {
     let (status, problem) = get(&server, "/v1/sessions", &token).await;
     assert_eq!((status, &problem["code"]), (StatusCode::SERVICE_UNAVAILABLE, &json!("unavailable")));
     assert_eq!(problem["retryable"], true);
-    assert_eq!(server.get("/v1/sessions").await.0, StatusCode::OK, "keys and the token go on");
+    assert_eq!(
+        server.get("/v1/sessions").await.0,
+        StatusCode::OK,
+        "API keys and the state directory's token still work"
+    );
     issuer.set_down(false);
     server.node.clock.advance(10_000);
     assert_eq!(get(&server, "/v1/sessions", &token).await.0, StatusCode::OK);
     issuer.set_down(true);
     server.node.clock.advance(30 * 60 * 1_000);
-    assert_eq!(get(&server, "/v1/sessions", &token).await.0, StatusCode::OK, "with the keys of before");
+    assert_eq!(
+        get(&server, "/v1/sessions", &token).await.0,
+        StatusCode::OK,
+        "the keys fetched earlier stay in use"
+    );
 }
 
 #[tokio::test]
@@ -360,7 +376,7 @@ async fn an_answer_for_another_sign_in_or_from_another_page_is_refused() {
 }
 
 #[tokio::test]
-async fn without_a_client_browsers_do_not_sign_in_at_the_issuer() {
+async fn without_a_client_id_browsers_do_not_sign_in_at_the_issuer() {
     let issuer = Issuer::start(Signer::ed25519(1)).await;
     for server in [server(&issuer).await, Server::start().await] {
         let (status, ways) = send_request(server.anonymous(Method::GET, "/v1/sign-in")).await;
@@ -368,7 +384,7 @@ async fn without_a_client_browsers_do_not_sign_in_at_the_issuer() {
         let (status, problem) = exchange(&server, "http://127.0.0.1:7433").await;
         assert_eq!((status, &problem["code"]), (StatusCode::UNAUTHORIZED, &json!("authentication")));
     }
-    // A token for the client of a page is nothing to a server without one.
+    // A server without a client id refuses tokens for the client of a page.
     let server = server(&issuer).await;
     assert_eq!(get(&server, "/v1/me", &id_token(&issuer, NONCE)).await.0, StatusCode::UNAUTHORIZED);
 }

@@ -153,7 +153,8 @@ async fn cards_show_the_last_line_the_active_run_and_the_cost() {
     assert_eq!(waiting["card"]["activeRun"]["runId"], asks["runId"]);
     assert_eq!(waiting["card"]["activeRun"]["wait"]["question"], "Tea?");
     assert_eq!(waiting["latestRun"]["status"], "queued");
-    // A run that has not ended is not on the path yet; a session without a title shows the prompt of its latest run.
+    // The last line is that of the active run, whose messages are not on the path yet. A session without a title shows
+    // the prompt of its latest run.
     assert_eq!(waiting["card"]["last"], json!({"kind": "text", "text": "Tea?"}));
     assert_eq!(waiting["card"]["prompt"], "say later");
     assert_eq!(done["prompt"], Value::Null, "the session has a title");
@@ -176,7 +177,7 @@ async fn cards_show_the_last_line_the_active_run_and_the_cost() {
 }
 
 #[tokio::test]
-async fn the_cost_of_a_card_is_that_of_all_its_runs_also_after_a_retry() {
+async fn the_cost_on_a_card_covers_all_runs_also_after_a_retry() {
     let server = Server::start().await;
     let check = async |tokens: u64| {
         let cards = server.listed("/v1/sessions?view=cards&session=a").await;
@@ -250,7 +251,7 @@ async fn usage_is_summed_by_day_agent_model_and_session() {
     let (_, span) = server.get(&format!("/v1/usage?from={start}&to={}", start + 1)).await;
     assert_eq!((&span["total"]["runs"], &span["groups"]), (&json!(1), &json!([])));
     let (_, moved) = server.get("/v1/usage?by=day&utcOffsetMinutes=960").await;
-    assert_eq!(moved["groups"][0]["day"], "2027-01-16", "8 o'clock is midnight 16 hours east");
+    assert_eq!(moved["groups"][0]["day"], "2027-01-16", "08:00 UTC is midnight at UTC+16");
     for bad in ["by=week", "from=5&to=5", "utcOffsetMinutes=5000", "by=day,"] {
         let (status, problem) = server.get(&format!("/v1/usage?{bad}")).await;
         assert_eq!((status, &problem["code"]), (StatusCode::BAD_REQUEST, &json!("invalid_request")), "{bad}");
@@ -258,7 +259,7 @@ async fn usage_is_summed_by_day_agent_model_and_session() {
 }
 
 #[tokio::test]
-async fn recorded_changes_are_listed_and_others_are_unknown() {
+async fn recorded_changes_are_listed_and_other_tool_calls_make_the_changes_unknown() {
     let server = Server::with(TestNode::builder().adapter(writer())).await;
     for text in ["one", "two"] {
         server.prompt_with(json!({"prompt": text, "adapter": "writer", "session": {"key": "a"}})).await;

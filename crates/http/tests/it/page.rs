@@ -138,8 +138,8 @@ fn the_first_document_preloads_every_module_and_has_nothing_inline() {
     for module in modules.filter(|name| name != "app/worker.js") {
         assert!(html.contains(&format!("<link rel=\"modulepreload\" href=\"{module}\">")), "{module}");
     }
-    assert!(!html.contains("://"), "loads something from elsewhere");
-    assert!(!html.contains("style=") && !html.contains("<style"), "has a style of its own");
+    assert!(!html.contains("://"), "the page loads something from another server");
+    assert!(!html.contains("style=") && !html.contains("<style"), "the page has an inline style");
     assert_eq!(html.matches("<script").count(), 1);
     assert!(html.contains("<script type=\"module\" src=\"app/main.js\"></script>"));
 }

@@ -1,4 +1,4 @@
-//! Quotas: one owner attacks, and another one is served all the same.
+//! Quotas: one owner takes all that it can get, and another owner is still served.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -16,9 +16,9 @@ use tokio::task::JoinSet;
 
 use crate::world::{RequestBuilder, Response, Server, send_request};
 
-/// An owner that wants everything.
+/// The owner that takes all that it can get.
 const MALLORY: &str = "mallory";
-/// An owner that wants something to work.
+/// The owner that must still be served.
 const ADA: &str = "ada";
 
 impl Server {
@@ -76,7 +76,7 @@ async fn one_owner_cannot_fill_the_queue() {
         accepted += 1;
         assert!(accepted < 30, "the queue has no limit");
     };
-    assert_eq!(accepted, 11, "one runs, and half of the queue waits");
+    assert_eq!(accepted, 11, "one run is active, and ten prompts fill half of the queue");
     assert_quota(refused, true).await;
     assert_eq!(metric(&server, "quota_refusals_total{resource=\"queued_prompts\"}").await, 1.0);
     let (status, run) = send_request(server.prompt_by(ADA, "a", "say hi")).await;
@@ -230,7 +230,7 @@ async fn waits_count_as_streams_and_leave_room_for_others() {
 }
 
 #[tokio::test]
-async fn stored_bytes_and_artifacts_are_limited_and_deleting_frees() {
+async fn stored_bytes_and_artifacts_are_limited_and_a_deletion_makes_room() {
     let server = Server::with(TestNode::builder().sqlite().options(|options| {
         options.quotas = Quotas { stored_bytes: 100_000, artifacts: 2, ..Quotas::default() };
     }))
@@ -344,7 +344,7 @@ async fn a_connection_without_a_next_request_is_closed() {
 }
 
 #[tokio::test]
-async fn an_upload_must_not_trickle() {
+async fn an_upload_that_arrives_too_slowly_is_refused() {
     let limits = HttpLimits { body_ms: 200, body_rate: 1 << 20, ..HttpLimits::default() };
     let server = Server::with(node(limits).system_clock()).await;
     server.play("s", "say hi").await;

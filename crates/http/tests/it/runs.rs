@@ -59,7 +59,7 @@ async fn questions_are_answered_and_runs_cancelled() {
 }
 
 #[tokio::test]
-async fn a_wait_ends_with_the_run_or_with_its_time() {
+async fn a_waiting_request_is_answered_when_the_run_ends_or_its_time_is_over() {
     let server = Server::start().await;
     let body = json!({"prompt": "say begun; hang", "session": {"key": "a"}});
     let request =
@@ -76,7 +76,7 @@ async fn a_wait_ends_with_the_run_or_with_its_time() {
     };
     let (status, run) = waits.await;
     assert_eq!((status, &run["status"]), (StatusCode::ACCEPTED, &json!("running")), "{run}");
-    assert!(server.node.clock.now() >= NOW.plus(5_000), "it waited");
+    assert!(server.node.clock.now() >= NOW.plus(5_000), "the answer came only after the requested wait");
     let location = server.request(Method::POST, "/v1/runs").json(&json!({"prompt": "say hi"})).send().await;
     assert!(location.headers()["location"].to_str().unwrap().starts_with("/v1/runs/run_"));
 }

@@ -52,7 +52,11 @@ async fn every_session_field_can_be_set_and_cleared() {
     let mut body = settings.clone();
     body["key"] = json!("a");
     let (status, problem) = server.post("/v1/sessions", body.clone()).await;
-    assert_eq!((status, &problem["code"]), (StatusCode::BAD_REQUEST, &json!("option_not_used")), "of script");
+    assert_eq!(
+        (status, &problem["code"]),
+        (StatusCode::BAD_REQUEST, &json!("option_not_used")),
+        "the adapter `script` has no such options"
+    );
     body["adapter"] = json!("agent");
     let (_, session) = server.post("/v1/sessions", body).await;
     for (name, value) in settings.as_object().unwrap() {

@@ -68,7 +68,7 @@ async fn state_of_every_scope_has_the_same_operations() {
 }
 
 #[tokio::test]
-async fn the_state_as_of_a_message() {
+async fn state_is_read_as_of_a_message() {
     let server = Server::start().await;
     let set = async |value: Value| {
         send_request(server.request(Method::PUT, "/v1/sessions/a/state/k").json(&value)).await.0

@@ -1,4 +1,4 @@
-//! Nothing is swallowed: unknown keys, query parameters and bodies, and options that the adapter does not use.
+//! No input is ignored silently: unknown keys, query parameters and bodies, and options that the adapter does not use.
 
 use axum::http::{Method, StatusCode};
 use mainspring_kernel::adapter::{Capabilities, End};
@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::world::{Server, send_request};
 
-/// The key that no request knows.
+/// A key that no request has.
 const SURPLUS: &str = "surplus";
 
 /// Returns a body with a surplus key in each object that `schema` describes.
@@ -105,7 +105,7 @@ async fn every_request_body_refuses_unknown_keys_at_every_depth() {
     ] {
         assert!(sent.contains(&nested), "{nested} was not sent");
     }
-    assert_eq!(server.get("/v1/sessions").await.1["items"], json!([]), "and nothing was created");
+    assert_eq!(server.get("/v1/sessions").await.1["items"], json!([]), "nothing was created");
 }
 
 #[tokio::test]
@@ -162,7 +162,7 @@ async fn an_option_that_the_adapter_does_not_use_is_refused() {
             assert_eq!(problem["detail"], detail);
         }
     }
-    assert_eq!(server.get("/v1/sessions").await.1["items"], json!([]), "and nothing was created");
+    assert_eq!(server.get("/v1/sessions").await.1["items"], json!([]), "nothing was created");
     let ignored = json!({"prompt": "say hi", "options": {"model": "m"}, "ignoreUnusedOptions": true});
     let (status, run) = server.post("/v1/runs", ignored).await;
     assert!(status.is_success(), "{run}");

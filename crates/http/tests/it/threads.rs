@@ -79,7 +79,7 @@ async fn a_poll_of_a_working_thread_is_answered_well_before_its_client_gives_up(
 }
 
 #[tokio::test]
-async fn a_poll_of_a_thread_at_rest_is_answered_at_once() {
+async fn a_poll_of_an_idle_thread_is_answered_at_once() {
     let server = start().await;
     let run = server.play("s", "say hi").await;
     let thread = run["sessionId"].as_str().unwrap();
@@ -107,11 +107,11 @@ async fn a_poll_of_a_thread_at_rest_is_answered_at_once() {
     let page = server.get("/v1/ai/threads").await.1;
     let mut items = page["data"]["items"].as_array().unwrap().iter();
     let listed = items.find(|item| item["thread_id"] == thread).unwrap();
-    assert_eq!(listed["status"], "client_tool_turn", "a list says it too");
+    assert_eq!(listed["status"], "client_tool_turn", "the list shows the same status");
 }
 
 #[tokio::test]
-async fn a_queued_turn_and_one_that_waits_for_a_person_are_the_servers_and_say_why() {
+async fn a_queued_turn_and_a_turn_that_waits_for_a_person_are_server_turns_and_show_the_reason() {
     let server = serve(TestNode::builder().options(|options| options.max_workers = 1)).await;
     for (script, activity) in [
         ("ask Tea or coffee?", "Waiting for input: Tea or coffee?"),
@@ -120,7 +120,7 @@ async fn a_queued_turn_and_one_that_waits_for_a_person_are_the_servers_and_say_w
         let thread = thread(&server, script).await;
         let record = until(&server, &thread, |record| record["activity"] != Value::Null).await;
         assert_eq!((&record["status"], &record["activity"]), (&json!("roboto_turn"), &json!(activity)));
-        // A delta says it too, to a client that holds nothing.
+        // A delta shows the same status and activity to a client that holds nothing.
         let path = format!("/v1/ai/threads/{thread}/delta");
         let delta = server.get(&path).await.1["data"].take();
         assert_eq!((&delta["status"], &delta["activity"]), (&json!("roboto_turn"), &json!(activity)));
@@ -135,7 +135,7 @@ async fn a_queued_turn_and_one_that_waits_for_a_person_are_the_servers_and_say_w
 }
 
 #[tokio::test]
-async fn a_view_that_is_kept_is_not_shown_to_others() {
+async fn a_cached_view_is_not_returned_to_other_callers() {
     let server = start().await;
     let run = server.play("s", "say secret").await;
     let path = format!("/v1/ai/threads/{}", run["sessionId"].as_str().unwrap());
@@ -166,7 +166,7 @@ async fn message_count(server: &Server) -> usize {
 }
 
 #[tokio::test]
-async fn a_repeated_start_appends_the_messages_that_the_first_one_did_not() {
+async fn a_repeated_start_appends_only_the_messages_that_are_missing() {
     let native = FnAgent::new(Capabilities::minimal("native"), async |_| End::succeeded());
     let server = serve(TestNode::builder().adapter(native)).await;
     let texts = ["one", "two", "three", "four"];

@@ -79,7 +79,7 @@ impl Delivering {
         made
     }
 
-    /// Waits until the only webhook is as `is_so` demands, letting time pass.
+    /// Waits until `is_so` holds for the only webhook, and lets time pass.
     async fn wait_until(&self, is_so: impl Fn(&Value) -> bool) -> Value {
         let wait = async {
             loop {
@@ -172,7 +172,7 @@ async fn private_addresses_are_refused_also_behind_a_name() {
     let (_, sent) = server.post(&test, json!({})).await;
     assert_eq!(sent["delivered"], false, "{sent}");
     assert!(sent["error"].as_str().unwrap().contains("private network"), "{sent}");
-    // It will not become public by waiting: the event is dead at once.
+    // A retry would not make the address public: the event is dead at once.
     server.play("a", "say hi").await;
     delivering.wait_until(|webhook| webhook["lastError"].is_string() && webhook["failures"] == 0).await;
 }
@@ -207,8 +207,12 @@ async fn a_webhook_ends_with_the_key_that_made_it() {
     receiver.next().await;
     server.delete(&format!("/v1/keys/{}", key["keyId"].as_str().unwrap())).await;
     server.play("a", "say two").await;
-    // Another webhook shows that the events were looked at.
+    // A delivery to another webhook shows that the events were processed.
     delivering.add(&receiver.url.replace("/hook", "/hook?other"), json!(["run.succeeded"])).await;
     let last = server.play("a", "say three").await;
-    assert_eq!(receiver.next().await.1["runId"], last["runId"], "and nothing of the first one");
+    assert_eq!(
+        receiver.next().await.1["runId"],
+        last["runId"],
+        "the webhook of the revoked key gets no more events"
+    );
 }

@@ -1,4 +1,5 @@
-//! The words of refusals: each names the parameter, the header or the field, and nothing is accepted that fails later.
+//! Messages of refusals: each names the parameter, the header or the field. Input that would fail later is refused at
+//! once.
 
 use std::sync::Arc;
 
@@ -75,7 +76,7 @@ async fn a_batch_and_other_bodies_of_mcp_are_problems() {
 }
 
 #[tokio::test]
-async fn an_amount_that_is_none_is_refused_with_its_field() {
+async fn an_invalid_amount_is_refused_with_its_field() {
     let server = Server::start().await;
     for usd in [json!(-1), json!(1e308), json!(-0.01), json!("1")] {
         let body = json!({"name": "k", "ownerId": "ada", "spendPerDayUsd": usd});
@@ -90,7 +91,7 @@ async fn an_amount_that_is_none_is_refused_with_its_field() {
 }
 
 #[tokio::test]
-async fn a_key_that_makes_no_keys_makes_no_ticket() {
+async fn a_key_that_may_not_create_keys_creates_no_ticket() {
     let server = Server::start().await;
     let body = json!({"name": "k", "ownerId": "ada", "role": "admin", "spendPerDayUsd": 1});
     let (status, made) = server.post("/v1/keys", body).await;
@@ -101,7 +102,7 @@ async fn a_key_that_makes_no_keys_makes_no_ticket() {
 }
 
 #[tokio::test]
-async fn a_session_that_has_failed_is_named_to_admins_of_the_server_alone() {
+async fn only_admins_of_the_server_read_which_sessions_have_failed() {
     let store = Arc::<MemoryStore>::default();
     let server = Server::with(TestNode::builder().store(store.clone())).await;
     server.play("bad", "say hi").await;
@@ -133,7 +134,7 @@ async fn a_session_that_has_failed_is_named_to_admins_of_the_server_alone() {
     for key in [None, Some("wrong"), Some(&*member), Some(&*org_admin)] {
         assert_eq!(health(key).await.get("failedSessions"), None, "{key:?}");
     }
-    // Asked again, the session works.
+    // The next request to the session succeeds.
     let (status, session) =
         send_request(server.request(Method::PATCH, "/v1/sessions/bad").json(&json!({"pinned": true}))).await;
     assert_eq!(status, StatusCode::OK, "{session}");

@@ -97,7 +97,7 @@ fn finish(
 enum Database {
     /// SQLite, whether a process serves it or not.
     Sqlite(SqliteView),
-    /// The PostgreSQL of the configuration.
+    /// The PostgreSQL database of the configuration.
     #[cfg(feature = "postgres")]
     Postgres {
         /// The URL.
@@ -131,7 +131,7 @@ impl Database {
         Err(BackupError::Database { address: config.database_name(), source })
     }
 
-    /// Opens the PostgreSQL as it is now.
+    /// Opens a snapshot of the PostgreSQL database.
     #[cfg(feature = "postgres")]
     fn view(&self) -> Result<mainspring_store::PostgresView, BackupError> {
         let Self::Postgres { url, address } = self else {
@@ -259,7 +259,7 @@ fn pack(draft: &Path, manifest: &Manifest, to: &Path) -> Result<(), BackupError>
     let packed = draft.join("packed.tar");
     let pack = || {
         let mut tar = TarWriter::create(&packed)?;
-        // The manifest comes first, so that a reader knows what to expect.
+        // The manifest comes first, so that a reader knows the other files.
         for path in std::iter::once(MANIFEST).chain(manifest.files.keys().map(String::as_str)) {
             tar.add(path, &mut File::open(draft.join(path))?)?;
         }

@@ -1,4 +1,4 @@
-//! Restores a backup into a state directory without data, or into an empty PostgreSQL.
+//! Restores a backup into a state directory without data, or into an empty PostgreSQL database.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -36,7 +36,7 @@ pub struct Restored {
 /// Restores the backup at `from` into the state directory and the database that the configuration names, which must have no
 /// data. Checks the hash of every file before it puts the first one in place.
 pub fn restore(config: &Config, from: &Path, now: Time) -> Result<Restored, BackupError> {
-    // Before the state directory is created.
+    // Checked before the state directory is created.
     let manifest = manifest_read(from)?;
     check_artifact_store(config, &manifest)?;
     let state_dir = StateDir::open(&config.state_dir, now, Ids::system().node())?;
@@ -83,7 +83,8 @@ fn place_in_directory(config: &Config, draft: &Path) -> io::Result<()> {
     folder_sync(&config.database())
 }
 
-/// Copies the database of a backup into an empty PostgreSQL, and the bytes of its artifacts into the state directory.
+/// Copies the database of a backup into an empty PostgreSQL database, and the bytes of its artifacts into the state
+/// directory.
 fn place_in_postgres(
     config: &Config,
     url: &str,
@@ -119,7 +120,7 @@ fn place_audit(config: &Config, draft: &Path) -> io::Result<()> {
     }
 }
 
-/// Takes the contents of artifacts with these hashes from a backup, and writes them below `into`. Returns the hashes that
+/// Extracts the contents of artifacts with these hashes from a backup to the folder `into`. Returns the hashes that
 /// were found.
 pub fn take_contents(from: &Path, hashes: &[String], into: &Path) -> Result<Vec<String>, BackupError> {
     let mut manifest = manifest_read(from)?;
@@ -131,7 +132,7 @@ pub fn take_contents(from: &Path, hashes: &[String], into: &Path) -> Result<Vec<
     Ok(found)
 }
 
-/// Takes the database from a backup, and writes it below `into`. Returns its path.
+/// Extracts the database of a backup to the folder `into`. Returns its path.
 pub fn take_database(from: &Path, into: &Path) -> Result<PathBuf, BackupError> {
     let mut manifest = manifest_read(from)?;
     manifest.files.retain(|path, _| path == DATABASE);
@@ -220,9 +221,9 @@ fn unpack(from: &Path, manifest: &Manifest, draft: &Path) -> Result<(), BackupEr
         }
     } else {
         let mut tar = TarReader::open(from).map_err(BackupError::io(from))?;
-        tar.each(|file| take(&file.name, &mut file.content).map_err(Unpack::Taken)).map_err(|error| {
+        tar.each(|file| take(&file.name, &mut file.content).map_err(Unpack::Refused)).map_err(|error| {
             match error {
-                Unpack::Taken(error) => error,
+                Unpack::Refused(error) => error,
                 Unpack::Read(error) => damaged(error.to_string()),
             }
         })?;
@@ -235,7 +236,7 @@ fn unpack(from: &Path, manifest: &Manifest, draft: &Path) -> Result<(), BackupEr
 
 /// Why a tar file was not unpacked.
 enum Unpack {
-    Taken(BackupError),
+    Refused(BackupError),
     Read(io::Error),
 }
 

@@ -72,7 +72,7 @@ fn checksum(header: &[u8; BLOCK_BYTES]) -> u32 {
 /// Reads the files of a tar file, one after the other.
 pub(super) struct TarReader(BufReader<File>);
 
-/// A file in a tar file. All of it must be read before the next one.
+/// A file in a tar file. Content that is left unread is skipped.
 pub(super) struct TarFile<'a> {
     pub(super) name: String,
     pub(super) content: Take<&'a mut BufReader<File>>,

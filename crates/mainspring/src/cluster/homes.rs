@@ -1,4 +1,4 @@
-//! The tasks of a server that works beside others: they react when another server joins, ends or writes something.
+//! The tasks of a server that works beside others: they react when another server joins, ends or writes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,11 +38,11 @@ fn servers(homes: &Homes) -> Servers {
 }
 
 /// Reads the changes of other servers at each notice and at least every second, until the kernel stops.
-pub(super) async fn hear(member: Arc<Member>, kernel: Kernel) {
-    let (mut heard, tasks) = (member.standby.heard(), kernel.tasks().clone());
+pub(super) async fn poll_changes(member: Arc<Member>, kernel: Kernel) {
+    let (mut notices, tasks) = (member.standby.notices(), kernel.tasks().clone());
     loop {
         tokio::select! {
-            changed = heard.changed() => if changed.is_err() { return },
+            changed = notices.changed() => if changed.is_err() { return },
             () = kernel.sleep(POLL) => {}
             () = tasks.stopping() => return,
         }
@@ -53,8 +53,8 @@ pub(super) async fn hear(member: Arc<Member>, kernel: Kernel) {
     }
 }
 
-/// Recovers sessions that have lost their home. Returns how many of them wait for a server that may execute them; `None` if
-/// that is to be tried again.
+/// Recovers sessions that have lost their home. Returns how many of them wait for a server that may execute them;
+/// `None` if the recovery must be tried again.
 async fn recover(kernel: &Kernel) -> Option<usize> {
     match kernel.homes_recover().await {
         Ok(0) => Some(0),
@@ -72,12 +72,14 @@ async fn recover(kernel: &Kernel) -> Option<usize> {
     }
 }
 
-/// Recovers sessions that have lost their home, and shows those of others, if this server leads; until the kernel stops.
+/// Recovers sessions that have lost their home, forgets cached keys that another server has changed, and as the leader
+/// reads the sessions of other servers. Runs until the kernel stops.
 pub(super) async fn follow(member: Arc<Member>, kernel: Kernel) {
     let (mut homes, tasks) = (member.standby.homes(), kernel.tasks().clone());
     let (mut recovered, mut keys_version) = (0, homes.borrow().keys_version);
-    // The number of sessions that wait for a server that may execute them, and the servers at the time of this count.
-    let (mut waiting, mut asked) = (0, vec![]);
+    // The number of sessions that wait for a server that may execute them, and the offers of the servers when they were
+    // counted.
+    let (mut waiting, mut counted_offers) = (0, vec![]);
     loop {
         let Homes { leader, lost_homes, keys_version: keys_now, servers } = homes.borrow_and_update().clone();
         let offer = |server: HomeServer| (server.candidate.offer, server.candidate.schema_version);
@@ -86,9 +88,9 @@ pub(super) async fn follow(member: Arc<Member>, kernel: Kernel) {
             kernel.keys_forget();
             keys_version = keys_now;
         }
-        let is_due = lost_homes != recovered || (waiting > 0 && offers != asked);
+        let is_due = lost_homes != recovered || (waiting > 0 && offers != counted_offers);
         if is_due && let Some(now) = recover(&kernel).await {
-            (recovered, waiting, asked) = (lost_homes, now, offers);
+            (recovered, waiting, counted_offers) = (lost_homes, now, offers);
         }
         if leader == Some(kernel.node())
             && let Err(error) = kernel.homes_show().await

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn every_setting_is_shared_or_of_one_server() {
+    fn every_setting_is_either_shared_or_local_to_a_server() {
         for setting in SETTINGS {
             let groups = GROUPS.iter().filter(|(_, names)| is_named(setting.key, names)).count();
             let others = [FIXED, OWN].iter().filter(|names| is_named(setting.key, names)).count();
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_seen_in_its_group_alone() {
+    fn a_change_affects_only_the_digest_of_its_group() {
         assert_eq!(differing(|config| config), Vec::<String>::new());
         assert_eq!(differing(|config| config.cancel_grace_ms(1)), ["runs"]);
         assert_eq!(differing(|config| config.max_workers(1)), Vec::<String>::new());

@@ -21,7 +21,7 @@ pub struct OwnerConfig {
 pub struct OwnerSetting {
     /// The key.
     pub key: &'static str,
-    /// The description; none for a quota, which has the description of the quota of all owners.
+    /// The description; `None` for a quota, which has the description of the same key in `[quotas]`.
     doc: Option<&'static str>,
     pub(super) read: fn(&mut OwnerConfig, &Input<'_>) -> Result<(), String>,
     pub(super) show: fn(&OwnerConfig) -> Option<Value>,

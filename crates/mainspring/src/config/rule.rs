@@ -1,7 +1,7 @@
 //! Rules: the allowed values of a setting, and how they are parsed and displayed.
 //!
-//! Variables and flags are untyped text. Values in the file have a type, and a wrong type is refused, so that a file
-//! means what it looks like.
+//! Variables and flags are untyped text. Values in the file have a type, and a wrong type is refused: no value of the
+//! file is converted to another type.
 
 pub(in super::super) mod artifact_store;
 pub(super) mod list;

@@ -192,7 +192,7 @@ settings! {
         titles: Titles, keyword(), Titles::Heuristic;
         /// Maximum bytes of a tool result that models of the native adapter see; longer results are stored as artifacts.
         tool_result_bytes: usize, number(1_000, 16 << 20), 64 << 10;
-        /// How often an agent of the native adapter is reminded of goals that it has not achieved before its run fails.
+        /// Number of times that an agent of the native adapter is reminded of goals that it has not achieved, before its run fails.
         goal_reminders: u32, number(0, 100), DEFAULT_REMINDERS;
         /// Address that `serve` listens on; one that other machines reach needs `tls_cert` or `insecure_http`.
         listen: String, address(), "127.0.0.1:7433".into();
@@ -343,7 +343,7 @@ settings! {
         /// What happens to changes while the audit log cannot be written: they are refused (refuse), or made while the server reports that it is not ready (report).
         on_failure: OnAuditFailure, keyword(), OnAuditFailure::Refuse;
     }
-    /// How long artifacts are kept, and how much of them. Those that messages still name are always kept.
+    /// How long artifacts are kept, and how many bytes of them. Artifacts that messages still name are always kept.
     artifacts: foreign ArtifactRetention {
         /// Days after which an artifact is removed; 0 for never.
         keep_days, number(0, 36_500), 0;
@@ -427,7 +427,7 @@ impl Keywords for OnAuditFailure {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ArtifactStore {
-    /// The bucket and the beginning of the names of objects: `s3://bucket/prefix`; `None` for the state directory.
+    /// The bucket and the prefix of object names: `s3://bucket/prefix`; `None` for the state directory.
     pub url: Option<String>,
     /// The address of a server with the API of S3; that of AWS if `None`.
     pub endpoint: Option<String>,
@@ -472,7 +472,7 @@ impl Cluster {
         [self.max_workers, self.max_in_process_runs].map(|limit| (self.spread && limit > 0).then_some(limit))
     }
 
-    /// True if this server is one of several.
+    /// True if this server is part of a cluster.
     pub fn is_enabled(&self) -> bool {
         self.address.is_some()
     }

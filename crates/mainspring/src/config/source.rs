@@ -99,8 +99,8 @@ pub(super) struct Files {
     pub(super) file: Option<ConfigFile>,
     /// True if `file` is the trusted file of a folder.
     pub(super) is_of_folder: bool,
-    /// The user's own file beneath the trusted file of a folder. Only the settings that a folder cannot set are read
-    /// from it.
+    /// The user's own file, if the trusted file of a folder is used. Only the settings that a folder cannot set are
+    /// read from the user's file.
     pub(super) beneath: Option<ConfigFile>,
     pub(super) ignored: Vec<Ignored>,
 }
@@ -127,7 +127,7 @@ pub(super) fn find_files(sources: &Sources) -> Result<Files, Problem> {
     if let Some(file) = named_file(sources)? {
         return Ok(Files { file: Some(file), ..Files::default() });
     }
-    // In the user's configuration folder, the file of the folder is the user's own.
+    // If the current folder is the user's configuration folder, its file is the user's own.
     let is_user_file = user_path(sources)
         .and_then(|path| path.canonicalize().ok())
         .is_some_and(|user| trust::path_in(&sources.cwd).canonicalize().is_ok_and(|path| path == user));

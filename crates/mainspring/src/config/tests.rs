@@ -196,7 +196,7 @@ fn each_layer_overrides_the_one_before() {
 }
 
 #[test]
-fn an_alias_counts_only_without_the_proper_name() {
+fn an_alias_is_used_only_without_the_proper_name() {
     let machine = machine().env("MAINSPRING_MAX_WORKERS", "4").env("OMI_AGENT_MAX_WORKERS", "many");
     assert_eq!(machine.load().config.max_workers, 4);
     let machine = Machine::new().env("OMI_AGENT_STATE_DIR", "/srv/state");
@@ -388,7 +388,7 @@ fn without_a_home_directory_the_state_directory_must_be_set() {
     assert!(machine.problems().ends_with("must be a path without ~, since there is no HOME"));
     let machine = machine.env("MAINSPRING_STATE_DIR", "/x");
     assert_eq!(machine.sources.variable("MAINSPRING_STATE_DIR"), Some("/x"));
-    assert!(Config::load(&machine.sources).is_err(), "the first value is checked too");
+    assert!(Config::load(&machine.sources).is_err(), "the overridden value is checked too");
     let mut machine = Machine::new().flag("state_dir", "/x");
     machine.sources.home = None;
     assert_eq!(machine.load().config.state_dir, PathBuf::from("/x"));
@@ -582,20 +582,20 @@ fn syntax_errors_name_line_and_column() {
 
 #[test]
 fn models_are_read_and_checked() {
-    let well = machine().file(
+    let valid = machine().file(
         "[providers.local]\nkind = \"openai\"\nbase_url = \"http://127.0.0.1:8080/v1\"\nkey_file = \"key\"\n\
          [models.main_reasoner]\nprovider = \"local\"\nmodel = \"m\"\ntemperature = 0.5\n\
          [prices.m]\ninput = 1.5\noutput = 2\n",
     );
-    let models = well.load().config.models;
-    assert_eq!(models.providers["local"].key_file, Some(well.path("project/key")));
+    let models = valid.load().config.models;
+    assert_eq!(models.providers["local"].key_file, Some(valid.path("project/key")));
     assert_eq!(models.models["main_reasoner"].temperature, Some(0.5));
     assert_eq!(models.prices["m"].input, 1.5);
-    let rows = well.load().rows();
+    let rows = valid.load().rows();
     let row = |key: &str| {
         rows.iter().find(|row| row.key == key).map(|row| (row.value.to_string(), row.origin.to_string()))
     };
-    let line = |line: u32| format!("{} line {line}", well.path("project/mainspring.toml").display());
+    let line = |line: u32| format!("{} line {line}", valid.path("project/mainspring.toml").display());
     assert_eq!(row("providers.local"), Some(("openai http://127.0.0.1:8080/v1".into(), line(1))));
     assert_eq!(row("models.main_reasoner"), Some(("local/m".into(), line(5))));
     assert_eq!(row("prices.m"), Some(("1.5/2".into(), line(9))));

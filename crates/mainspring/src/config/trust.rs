@@ -1,8 +1,8 @@
 //! Trust in the `mainspring.toml` of a folder.
 //!
-//! A folder may come from a stranger, and its file names commands to run and servers that get keys. So the file of the
-//! current folder is read only if a person has trusted it. Trust is recorded in the user's configuration folder: a file
-//! per trusted path, named by the hash of the path, with the hash of the trusted content.
+//! A folder may have an unknown author, and its file names commands to run and servers that get keys. So the file of
+//! the current folder is read only if a person has trusted it. Trust is recorded in the user's configuration folder: a
+//! file per trusted path, named by the hash of the path, with the hash of the trusted content.
 //!
 //! Invariant: the content that is used or shown is the content that is hashed; it is read once.
 
@@ -111,7 +111,7 @@ struct TrustRecord {
 pub struct TrustedFile {
     /// The file.
     pub path: String,
-    /// Whether the trusted content is still there.
+    /// Whether the file still has the trusted content.
     pub status: TrustStatus,
 }
 
@@ -175,7 +175,7 @@ impl TrustStore {
         };
         let mut files = Vec::new();
         for entry in entries {
-            // Other files are no records: partial ones, or files of other programs.
+            // Skips files that are not records: partial records, or files of other programs.
             let Some(record) = read_record(&entry?.path()) else { continue };
             let status = match read_text(Path::new(&record.path)) {
                 Ok(text) if blake3::hash(text.as_bytes()).to_hex().as_str() == record.hash => {
@@ -247,7 +247,7 @@ pub enum Ignored {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum IgnoredReason {
-    /// Nobody has trusted the file.
+    /// The file was never trusted.
     NotTrusted,
     /// The file has another content than the trusted one.
     Changed,

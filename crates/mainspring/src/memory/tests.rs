@@ -95,7 +95,7 @@ async fn the_command_decides_about_each_candidate_once() {
 }
 
 #[tokio::test]
-async fn a_command_that_does_not_work_decides_nothing() {
+async fn a_command_that_fails_makes_no_decision() {
     let folder = tempfile::tempdir().unwrap();
     let config = Config::with_state_dir(folder.path().join("state")).adapter("proposes".into());
     let node = Node::builder(config).adapter(Proposes).open().await.unwrap();
@@ -110,7 +110,7 @@ async fn a_command_that_does_not_work_decides_nothing() {
 }
 
 #[tokio::test]
-async fn a_command_that_writes_much_before_it_reads_decides() {
+async fn a_command_may_write_much_output_before_it_reads() {
     let folder = tempfile::tempdir().unwrap();
     let config = Config::with_state_dir(folder.path().join("state")).adapter("proposes".into());
     let node = Node::builder(config).adapter(Proposes).open().await.unwrap();

@@ -87,10 +87,10 @@ async fn a_node_for_records_only_accepts_runs_and_executes_none() {
 }
 
 /// Calls the worker once for each word of the prompt.
-struct ByWords;
+struct CallPerWord;
 
 #[async_trait]
-impl NetworkRouter for ByWords {
+impl NetworkRouter for CallPerWord {
     async fn route(&self, input: &RouterInput) -> Result<CodeRoute, Failure> {
         let words = input.input.split_whitespace().count();
         Ok(if (input.calls as usize) < words { CodeRoute::agent("worker") } else { CodeRoute::Done })
@@ -118,19 +118,19 @@ async fn a_router_of_the_embedder_routes_networks_that_name_it() {
         let session = SessionTarget { key: Some(key.into()), new, ..SessionTarget::default() };
         RunRequest { session, ..RunRequest::text(key, "one two three") }
     };
-    let node = Node::builder(config.clone()).router("by-words", ByWords).open().await.unwrap();
+    let node = Node::builder(config.clone()).router("by-words", CallPerWord).open().await.unwrap();
     let run = node.kernel().run_create(&me, request("a")).await.unwrap().run;
     let run = node.kernel().run_wait(&me, run.id, MINUTE).await.unwrap();
     assert_eq!(run.state.status(), RunStatus::Succeeded, "{:?}", run.state);
     let steps = node.kernel().run_steps(&me, run.id).await.unwrap();
     assert_eq!(steps.iter().map(|step| step.agent.as_str()).collect::<Vec<_>>(), ["worker@1"; 3]);
     node.close().await;
-    // A node without the router says which one is missing.
+    // A node without the router names it in the error.
     let node = Node::open(&config).await.unwrap();
     let run = node.kernel().run_create(&me, request("b")).await.unwrap().run;
     let run = node.kernel().run_wait(&me, run.id, MINUTE).await.unwrap();
     let error = run.state.error().unwrap();
-    assert_eq!(error.code, "router_not_found");
+    assert_eq!(error.code.as_str(), "router_not_found");
     assert!(error.message.contains("by-words"), "{}", error.message);
     node.close().await;
 }

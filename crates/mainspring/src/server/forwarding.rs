@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::listener::Serving;
-use super::{ServeError, allowed_hosts, bind_socket, fit_open_files, tls_files};
+use super::{ServeError, allowed_hosts, bind_socket, raise_open_files, tls_files};
 use crate::cluster_secret::peer_key;
 use crate::config::Config;
 
@@ -48,7 +48,8 @@ pub struct Forwarding {
 }
 
 impl Forwarding {
-    /// Forwards what arrives at `tcp` and at the state directory's socket to the server that `active` names.
+    /// Forwards the requests that arrive at `tcp` and at the state directory's socket to the server that `active`
+    /// names.
     pub fn start(
         config: &Config,
         tcp: TcpListener,
@@ -64,7 +65,7 @@ impl Forwarding {
         let address = tcp.local_addr().ok();
         let options = options(config, is_tls)?;
         let router = Forward::new(active, options).map_err(ServeError::Cluster)?.router();
-        let connections = Connections::from(fit_open_files(config.http));
+        let connections = Connections::from(raise_open_files(config.http));
         // The listener stays open: clients that connect while this process becomes the active server wait in its queue.
         let tcp = tcp.into_std().map_err(failed)?;
         let accepting = TcpListener::from_std(tcp.try_clone().map_err(failed)?).map_err(failed)?;

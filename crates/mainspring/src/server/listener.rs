@@ -23,8 +23,8 @@ pub(super) struct Serving {
 }
 
 impl Serving {
-    /// Accepts TCP connections until `closing` is cancelled: with TLS if there is a certificate, whose handshakes `clock`
-    /// times.
+    /// Accepts TCP connections until `closing` is cancelled: with TLS if there is a certificate. `clock` measures the
+    /// timeout of TLS handshakes.
     pub(super) fn accept_tcp(&self, tcp: TcpListener, tls: Option<TlsFiles>, clock: Clock) -> JoinHandle<()> {
         match tls {
             Some(files) => self.accept(TlsListener::with_clock(tcp, files, clock)),
@@ -49,13 +49,13 @@ impl Serving {
 
 /// Answers requests for a TCP address: with the address that the server has, else with a new address on a free port
 /// that only this machine reaches. At most one new address is opened.
-pub(super) struct Opener {
+pub(super) struct ListenerOpener {
     pub(super) address: Option<SocketAddr>,
     pub(super) is_tls: bool,
     pub(super) serving: Serving,
 }
 
-impl Opener {
+impl ListenerOpener {
     /// Answers until the server closes.
     pub(super) async fn answer(mut self, mut requests: mpsc::Receiver<ListenerRequest>) {
         loop {

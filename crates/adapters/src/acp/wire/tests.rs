@@ -134,7 +134,7 @@ async fn a_call_returns_the_result_or_the_agents_error() {
 }
 
 #[tokio::test]
-async fn the_last_output_of_an_agent_that_reads_no_more_is_received() {
+async fn the_last_output_of_an_agent_that_has_stopped_reading_is_received() {
     let ((stdin, input), (mut output, stdout)) = (tokio::io::duplex(1 << 16), tokio::io::duplex(1 << 16));
     // The clock stands still: only the end of the output ends the connection.
     let context =
@@ -225,10 +225,10 @@ async fn unknown_methods_are_refused_and_unknown_notifications_ignored() {
     fixture.agent.send(&json!({"jsonrpc": "2.0", "method": "vendor/notice", "params": {"x": 1}})).await;
     for (method, params) in [
         ("vendor/question", json!({"sessionId": "s"})),
-        // Not offered by the rules.
+        // Requests that the client does not offer, because of the rules.
         ("fs/write_text_file", json!({"sessionId": "s", "path": "/x", "content": ""})),
         ("terminal/create", json!({"sessionId": "s", "command": "true"})),
-        // Offered, but for another session.
+        // An offered request, but for another session.
         ("fs/read_text_file", json!({"sessionId": "other", "path": "/x"})),
         ("session/request_permission", json!({"sessionId": "other"})),
         ("fs/read_text_file", json!({"path": "/x"})),
@@ -263,7 +263,7 @@ async fn a_turn_receives_only_updates_of_its_own_session() {
     fixture.agent.text("s", "too late").await;
     fixture.agent.sync().await;
     assert!(soon(inbound.recv()).await.is_none());
-    // Three foreign updates, one malformed one, and two sync requests.
+    // Three updates outside of the turn or its session, one malformed update, and two sync requests.
     assert_eq!(fixture.ignored(), 6);
 }
 

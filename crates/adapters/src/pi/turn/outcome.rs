@@ -1,6 +1,6 @@
 //! The outcome of a turn.
 
-use mainspring_core::{Failure, Usage};
+use mainspring_core::{Failure, FailureCode, Usage};
 use mainspring_kernel::adapter::End;
 
 use super::PiTurn;
@@ -15,7 +15,7 @@ impl PiTurn<'_> {
             // The prompt has joined the run, but the agent does not know it.
             return TurnOutcome::Broken(self.failed(failure, false));
         }
-        // Nothing was done.
+        // Pi has done nothing for this prompt.
         if self.turn.attempt.is_cancelled() {
             return TurnOutcome::Ended(End::Stopped { usage: self.usage });
         }
@@ -23,7 +23,7 @@ impl PiTurn<'_> {
             CallError::Disconnected => (TurnOutcome::Ended(self.failed(failure, false)), Cause::Disconnected),
             CallError::Refused(message) => {
                 let outcome = match ModelError::of(message) {
-                    // Pi is busy with something that no attempt asked for. A retry uses another process.
+                    // Pi is busy with work that no attempt has requested. A retry uses another process.
                     ModelError::Other => TurnOutcome::Broken(self.failed(failure, true)),
                     _ => TurnOutcome::Ended(self.failed(failure, false)),
                 };
@@ -40,7 +40,7 @@ impl PiTurn<'_> {
     /// The outcome after pi has settled.
     pub(super) fn outcome(&self) -> TurnOutcome {
         let usage = self.usage;
-        let failed = |code: &str, message: &str| self.failed(Failure::new(code, message), false);
+        let failed = |code: FailureCode, message: &str| self.failed(Failure::new(code, message), false);
         let (reason, message) = match &self.last_stop {
             Some((reason, message)) => (reason.as_str(), message.as_str()),
             None if self.turn.attempt.is_cancelled() => ("aborted", ""),
@@ -48,7 +48,7 @@ impl PiTurn<'_> {
             // Silence is not success. The process is killed in case the agent starts after all.
             None => {
                 let message = "the agent took the prompt and did nothing with it";
-                let outcome = TurnOutcome::Broken(failed(Failure::ADAPTER_EXECUTION_FAILED, message));
+                let outcome = TurnOutcome::Broken(failed(FailureCode::AdapterExecutionFailed, message));
                 return self.unless_lost(outcome, Cause::Nothing);
             }
         };
@@ -69,7 +69,7 @@ impl PiTurn<'_> {
                 End::Failed { error: Failure::new("max_tokens", message), retryable: false, usage }
             }
             other => failed(
-                "unknown_stop_reason",
+                "unknown_stop_reason".into(),
                 &format!("the agent stopped for a reason unknown here: {other}"),
             ),
         })

@@ -20,7 +20,7 @@ fn answer(text: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_calls_for_the_run_that_its_process_executes() {
+async fn calls_of_an_agent_belong_to_the_run_that_its_process_executes() {
     let world = world("resume").await;
     let context = |text: String| serde_json::from_str::<Value>(text.trim()).unwrap();
     let ask = r#"relay {"type":"context","callId":"c"}"#;
@@ -29,16 +29,16 @@ async fn an_agent_calls_for_the_run_that_its_process_executes() {
         world.start("a", ask).await
     }];
     for run in [first, second] {
-        let told = context(world.text_of("a", world.wait_for_end(run).await.id).await);
+        let described = context(world.text_of("a", world.wait_for_end(run).await.id).await);
         let attempt: AttemptId = world.attempts(run).await[0].id;
         assert_eq!(
-            (&told["ownerId"], &told["runId"], &told["attemptId"]),
+            (&described["ownerId"], &described["runId"], &described["attemptId"]),
             (&"ada".into(), &run.to_string().into(), &attempt.to_string().into())
         );
     }
     // The variables describe the run that started the process, which serves later runs as well.
-    let told = world.answer_to("a", "env MAINSPRING_CONTEXT_RUN_ID").await;
-    assert_eq!(told.trim(), first.to_string());
+    let described = world.answer_to("a", "env MAINSPRING_CONTEXT_RUN_ID").await;
+    assert_eq!(described.trim(), first.to_string());
     assert_eq!(world.answer_to("a", "env MAINSPRING_CONTEXT_OWNER_ID").await.trim(), "ada");
     assert_eq!(world.adapter().processes().0, 1);
     world.close().await;
@@ -121,7 +121,7 @@ open(result, 'w').write(agent.makefile().readline())
 ";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_that_may_only_answer_starts_nothing_that_acts() {
+async fn an_agent_that_may_only_answer_cannot_start_acting_runs() {
     let world = world("resume").await;
     let other = world.run("other", "hi").await;
     let acting = world.start("acting", "hang").await;
@@ -162,7 +162,7 @@ async fn an_agent_that_may_only_answer_starts_nothing_that_acts() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_tool_of_a_host_that_nobody_is_fails() {
+async fn a_host_tool_without_a_host_fails() {
     let world = world("resume").await;
     let refused = answer(&world.answer_to("a", &relay("lookup", &json!({}))).await);
     assert_eq!(refused["error"]["code"], "transport_interruption");

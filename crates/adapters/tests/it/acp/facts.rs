@@ -49,7 +49,7 @@ async fn attempts_and_bindings_name_the_process_the_model_and_the_agent() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn grants_say_what_they_were_given_for() {
+async fn grants_name_the_actions_they_were_given_for() {
     for (permissions, mode, policy) in
         [(Permissions::Legacy, Mode::Act, "legacy"), (Permissions::Legacy, Mode::Ask, "deny")]
     {

@@ -142,7 +142,7 @@ async fn a_lost_native_session_is_reconstructed_in_the_second_attempt() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_line_that_cannot_be_read_is_named() {
+async fn an_unreadable_line_is_reported() {
     let world = world("resume").await;
     for (prompt, fault) in [
         ("hm; garble; hang", "the agent sent a line that is not UTF-8"),

@@ -29,7 +29,7 @@ async fn a_cancel_ends_everything_that_the_turn_started_and_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn processes_that_a_turn_leaves_are_told() {
+async fn processes_that_a_turn_leaves_are_reported() {
     let world = world("resume").await;
     world.answer_to("a", "shell setsid sleep 1003 >/dev/null 2>&1 &").await;
     world.answer_to("a", "nothing more").await;
@@ -53,8 +53,8 @@ async fn processes_that_a_turn_left_are_listed_and_ended() {
     let listed = world.kernel().run_processes(&world.me, run.id).await.unwrap();
     assert!(listed.len() == 1 && listed[0].command.contains("sleep 1004"), "{listed:?}");
     let attempts = world.kernel().run_attempts(&world.me, run.id).await.unwrap().items;
-    let told: Vec<i32> = attempts[0].left_running.iter().map(|process| process.pid).collect();
-    assert_eq!(told, [listed[0].pid], "the run says it");
+    let reported: Vec<i32> = attempts[0].left_running.iter().map(|process| process.pid).collect();
+    assert_eq!(reported, [listed[0].pid], "the run reports them");
     assert_eq!(world.kernel().run_processes_end(&world.me, run.id).await.unwrap(), []);
     assert_eq!(running(&world, "sleep 1004"), 0);
     assert_eq!(world.kernel().run_processes(&world.me, run.id).await.unwrap(), []);
@@ -62,7 +62,7 @@ async fn processes_that_a_turn_left_are_listed_and_ended() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn under_a_group_guard_a_cancel_recycles_the_agent_and_says_so() {
+async fn under_a_group_guard_a_cancel_recycles_the_agent_and_reports_it() {
     let world = world_with("resume", |setup| setup.agent.supervision = Supervision::Group).await;
     let agent = world.answer_to("a", "pid").await;
     let run = world.start("a", "shell sleep 1005 >/dev/null 2>&1 &; hang").await;
@@ -78,12 +78,12 @@ async fn under_a_group_guard_a_cancel_recycles_the_agent_and_says_so() {
     });
     assert_eq!(proof, Some(Proof::Group));
     assert_ne!(world.answer_to("a", "pid").await, agent);
-    assert_eq!(world.bindings("a").await.len(), 1, "the session was taken up again");
+    assert_eq!(world.bindings("a").await.len(), 1, "the session was resumed");
     world.close().await;
 }
 
-/// Starts a chain of processes that each add a byte to the file `grows`, start the next one and end. With an argument it
-/// adopts the processes of the chain and starts it once somebody writes into the pipe `go`.
+/// Starts a chain of processes that each add a byte to the file `grows`, start the next one and end. With an argument
+/// it adopts the processes of the chain and starts it after a write to the pipe `go`.
 const CHAIN: &str = r#"
 #include <fcntl.h>
 #include <signal.h>
@@ -128,7 +128,7 @@ async fn a_cancel_ends_chains_of_processes_that_end_at_once() {
         assert_eq!(world.wait_for_end(run).await.state.status(), RunStatus::Cancelled);
         let ended = size();
         world.answer_to("a", "shell true; pid").await;
-        assert_eq!(size(), ended, "{arguments}: it goes on");
+        assert_eq!(size(), ended, "{arguments}: the chain goes on");
         world.close().await;
     }
 }

@@ -36,7 +36,7 @@ async fn a_run_without_a_login_says_how_to_log_in() {
 async fn a_login_lasts_for_every_later_process() {
     let mut world = locked(|setup| setup.agent.max_processes = 2).await;
     let failure = with_timeout(world.login().authenticate("magic")).await.unwrap_err();
-    assert_eq!(failure.code, "authentication");
+    assert_eq!(failure.code.as_str(), "authentication");
     assert!(failure.message.contains("it has token"), "{}", failure.message);
     let methods: Vec<String> = world.login().methods().into_iter().map(|method| method.id).collect();
     assert_eq!(methods, ["token"], "they are known after the first start");

@@ -1,4 +1,4 @@
-//! Agents whose native session is gone. Each reports it in another way.
+//! Agents whose native session is gone, and which report the loss in different ways.
 
 use super::*;
 
@@ -19,7 +19,7 @@ async fn assert_reconstructed(world: &World, run: RunId, case: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_missing_session_is_replaced_however_the_agent_reports_it() {
+async fn a_missing_session_is_replaced_no_matter_how_the_agent_reports_it() {
     for features in [
         "resume",
         "load",
@@ -74,7 +74,7 @@ async fn a_prompt_that_fails_without_output_leads_to_the_next_generation_once() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn other_failures_keep_the_session() {
+async fn failures_with_other_causes_keep_the_session() {
     let mut world = world("resume").await;
     world.answer_to("a", "my name is Ada").await;
     for (prompt, code) in [

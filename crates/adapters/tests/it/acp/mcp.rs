@@ -70,12 +70,12 @@ async fn a_server_that_cannot_be_given_fails_the_run() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agents_token_acts_for_its_owner_and_decides_nothing() {
+async fn an_agents_token_acts_for_its_owner_and_cannot_answer_approvals() {
     let control = McpServer::Control { command: "/bin/mainspring".into(), args: vec!["mcp".into()] };
     let world = world_with("resume", |setup| setup.acp.mcp = vec![("own".into(), Ok(control.clone()))]).await;
     let given: Value = serde_json::from_str(&world.answer_to("a", "servers").await).unwrap();
     let token = given[0]["env"][0]["value"].as_str().unwrap();
-    // Between the attempts of its process, the token acts for nobody.
+    // Between the attempts of its process, the token is refused.
     assert_eq!(world.kernel().caller_by_agent_token(token).unwrap_err().code(), "no_authority");
     let run = world.start("a", "ask rm x").await;
     let (wait, _) = world.wait_for_question(run).await;
@@ -85,7 +85,7 @@ async fn an_agents_token_acts_for_its_owner_and_decides_nothing() {
     let allow = Approval::Allowed.into();
     let refused = world.kernel().run_answer(&agent, run, wait, allow).await.unwrap_err();
     assert_eq!(refused.code(), "forbidden");
-    // The token starts no run that nobody delegated, and no work of another session.
+    // The token starts no run except by delegation, and no work of another session.
     let kernel = world.kernel();
     let started = kernel.run_create(&agent, RunRequest::text("b", "hi")).await.unwrap_err();
     assert_eq!(started.code(), "forbidden");

@@ -1,4 +1,4 @@
-//! Quirks of agents, each seen in a real one.
+//! Quirks of agents, each observed in a real agent.
 
 use super::*;
 
@@ -127,7 +127,7 @@ async fn a_denied_tool_call_fails_even_if_the_agent_does_not_report_it() {
         assert_eq!(world.wait_for_end(run).await.state.status(), RunStatus::Succeeded);
         let events = world.events("a").await;
         let failed = events.iter().rev().find_map(|event| match &event.body {
-            Body::ToolFailed { error, .. } => Some(error.code.clone()),
+            Body::ToolFailed { error, .. } => Some(error.code.to_string()),
             _ => None,
         });
         assert_eq!(failed.as_deref(), Some(code), "{events:?}");

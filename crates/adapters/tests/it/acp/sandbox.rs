@@ -54,7 +54,7 @@ async fn a_run_that_may_only_answer_cannot_write_even_if_its_agent_never_asks() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_run_of_another_profile_takes_the_session_up_in_another_process() {
+async fn a_run_of_another_profile_continues_the_session_in_another_process() {
     for features in ["resume", "load", "resume,locks"] {
         let world = world_with(features, |_| {}).await;
         let first = answer(&world, "a", request("a", "pid")).await;
@@ -64,7 +64,7 @@ async fn a_run_of_another_profile_takes_the_session_up_in_another_process() {
         let history = answer(&world, "a", request("a", "history")).await;
         assert!(history.contains("pid"), "{features}: {history}");
         let bindings = world.bindings("a").await;
-        assert_eq!(bindings.len(), 1, "{features}: the session was taken up each time");
+        assert_eq!(bindings.len(), 1, "{features}: the session was resumed each time");
         assert_eq!(profiles(&world, "a").await, ["workspace", "read_only", "read_only", "workspace"]);
         world.close().await;
     }
@@ -77,7 +77,7 @@ async fn a_run_of_another_profile_takes_the_session_up_in_another_process() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_run_that_cannot_be_confined_is_refused_unless_that_was_waived() {
+async fn a_run_that_cannot_be_confined_is_refused_unless_the_sandbox_is_waived() {
     let refused = |sandbox: Option<SandboxProfile>| {
         world_with("resume", move |setup| {
             setup.agent.sandbox.landlock = None;
@@ -132,7 +132,7 @@ async fn a_process_works_in_the_folder_that_was_checked() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_limited_run_does_not_work_in_the_folder_that_nobody_chose() {
+async fn a_limited_run_does_not_work_in_a_folder_that_was_not_configured() {
     for (is_cwd_configured, code) in [(true, ""), (false, "folder_not_allowed")] {
         let mut world = world_with("resume", |setup| setup.agent.is_cwd_configured = is_cwd_configured).await;
         assert_eq!(failure_code(&world.run("a", "pid").await), "");

@@ -146,13 +146,13 @@ async fn a_crash_during_a_round_loses_no_result() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reconstructed_session_is_told_its_tool_calls() {
+async fn a_reconstructed_session_gets_its_tool_calls() {
     let mut world = world("none").await;
     world.answer_to("a", "hello; tool read; bye").await;
     world.restart().await;
     let answer = world.answer_to("a", "history").await;
-    let told = r#"assistant: hello |  | assistant called the tool read {"path":"/x"} | the tool read returned: done it | assistant: bye"#;
-    assert!(answer.contains(told), "{answer}");
+    let transcript = r#"assistant: hello |  | assistant called the tool read {"path":"/x"} | the tool read returned: done it | assistant: bye"#;
+    assert!(answer.contains(transcript), "{answer}");
     // A search finds them, too.
     let query = SearchQuery { text: "done it".into(), ..SearchQuery::default() };
     let found = world.kernel().session_search(&world.me, &query).await.unwrap();

@@ -85,12 +85,15 @@ async fn a_request_shows_its_changes_and_can_be_allowed_for_the_session() {
     assert_eq!((call.kind.as_deref(), call.locations[0].path.as_str()), (Some("edit"), "/repo/a.rs"));
     let is_change = |block: &Block| matches!(block, Block::Diff { before, after, .. } if before.as_deref() == Some("old\n") && after.as_deref() == Some("new\n"));
     assert!(call.diff.iter().all(is_change) && call.diff.len() == 1, "{:?}", call.diff);
-    assert!(!approval.answers.contains(&ApprovalChoice::DenyWithReason), "the agent could not hear a reason");
+    assert!(
+        !approval.answers.contains(&ApprovalChoice::DenyWithReason),
+        "the protocol has no field for a reason"
+    );
     let for_session = ApprovalAnswer { scope: ApprovalScope::Session, ..Approval::Allowed.into() };
     let answer = Answer::Approval(for_session);
     world.kernel().run_answer(&world.me, run, wait, answer).await.unwrap();
     assert_eq!(world.wait_for_end(run).await.state.status(), RunStatus::Succeeded);
-    // The same file again: the agent gets its narrowest option, and nobody is asked.
+    // The same file again: the agent gets its narrowest option, and no person is asked.
     assert_eq!(world.answer_to("a", "ask edit /repo/a.rs; done").await, "\"selected\" \"yes\"\ndone\n");
     let run = world.start("a", "ask edit /repo/b.rs; done").await;
     let (wait, _) = world.wait_for_question(run).await;
@@ -124,7 +127,7 @@ async fn a_decision_by_policy_is_recorded_with_its_grant() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_decision_is_recorded_with_who_made_it_and_what_the_agent_was_told() {
+async fn a_decision_is_recorded_with_its_maker_and_the_reply_to_the_agent() {
     let ask_mode = |prompt| RunRequest { mode: Mode::Ask, ..request("a", prompt) };
     let policy = Decider::policy;
     let rule = |rule: &str| Decider::Rule { rule: rule.into() };
@@ -156,9 +159,9 @@ async fn a_decision_is_recorded_with_who_made_it_and_what_the_agent_was_told() {
         .await;
         let run = world.start_request(request.clone()).await;
         world.wait_for_end(run).await;
-        let heard = world.last_message("a").await.text();
-        assert_eq!(heard.starts_with("\"cancelled\""), told == "cancelled", "{heard}");
-        assert_eq!(heard.contains("\"yes\""), decision == Approval::Allowed, "{heard}");
+        let reply = world.last_message("a").await.text();
+        assert_eq!(reply.starts_with("\"cancelled\""), told == "cancelled", "{reply}");
+        assert_eq!(reply.contains("\"yes\""), decision == Approval::Allowed, "{reply}");
         let resolved = resolutions(&world).await;
         assert_eq!(resolved, [(decision, Some(by), Some(told.to_owned()))], "{request:?}");
         world.close().await;
@@ -166,7 +169,7 @@ async fn a_decision_is_recorded_with_who_made_it_and_what_the_agent_was_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_persons_decision_names_the_person_and_what_the_agent_was_told() {
+async fn a_persons_decision_is_recorded_with_the_person_and_the_reply_to_the_agent() {
     let world = world("resume").await;
     for decision in [Approval::Allowed, Approval::Denied] {
         let run = world.start("a", "obliged x").await;
@@ -283,7 +286,7 @@ async fn a_model_is_set_if_the_agent_offers_it() {
     world.wait_for_end(run).await;
     assert_eq!(world.last_message("c").await.text(), "\"model\"=\"m2\"\nhistory\n");
     world.close().await;
-    // An agent that lists no models takes one as given, or says why not.
+    // An agent that lists no models accepts or refuses the configured name.
     let world = self::world("resume,listless").await;
     let run = world.start_request(with_model("a", "m7")).await;
     world.wait_for_end(run).await;

@@ -1,4 +1,4 @@
-//! Tool calls that an agent made without asking though it should have.
+//! Tool calls that an agent made without the permission that it should have requested.
 
 use super::*;
 
@@ -10,7 +10,7 @@ fn call(id: &str, kind: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_that_acts_without_asking_is_told() {
+async fn a_call_that_acts_without_asking_is_reported() {
     let prompt =
         ["execute", "edit", "delete", "move", "read", "search"].map(|kind| call(kind, kind)).join("; ");
     for (permissions, expected) in [

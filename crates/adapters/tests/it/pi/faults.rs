@@ -133,7 +133,7 @@ async fn another_path_opens_another_native_session() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_line_that_cannot_be_read_is_named() {
+async fn an_unreadable_line_is_reported() {
     let world = world("keep").await;
     let run = world.run("a", "hm; garble; hang").await;
     assert_eq!((failure_code(&run).as_str(), run.attempts), ("transport_interruption", 1), "{run:?}");

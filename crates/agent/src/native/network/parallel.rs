@@ -130,8 +130,8 @@ impl Execution<'_> {
         let run = &self.attempt.assignment().run;
         let (own, _) = find_agent(self.adapter, &self.attempt, &member.agent).await?;
         let (model, profile) = default_model(network, &own);
-        // A later attempt creates a new child if this one failed or was cancelled. Otherwise it finds the child by its
-        // name.
+        // A later attempt finds the child of an earlier one by its name. If that child failed or was cancelled, `tries`
+        // changes the name, and a new child is created.
         let key = NetworkMember { route_no: route.no, name: name.to_owned() };
         let attempt_no = self.attempt.assignment().attempt.no;
         let tries = earlier.iter().filter(|child| is_failed_child(child, &key) && attempt_no > 1).count();
@@ -191,8 +191,8 @@ impl Execution<'_> {
     }
 }
 
-/// The keys that a member changed. The copies that it started with have the first version; keys that its parent got
-/// later were not among them.
+/// Returns the keys of state that a member changed. The member started with a copy of each key that its parent had at
+/// `created_at`; the version of such a copy is 1 until the member changes it.
 fn changes(before: &[StateEntry], after: &[StateEntry], created_at: Time) -> Vec<MemberChange> {
     let was_given = |key: &str| before.iter().any(|entry| entry.key == key && entry.updated_at <= created_at);
     let changed = after.iter().filter(|entry| entry.version > 1 || !was_given(&entry.key));
@@ -251,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_member_changes_what_differs_from_its_copies() {
+    fn the_changes_of_a_member_are_the_differences_from_its_copies() {
         let entry = |key: &str, version, at| StateEntry {
             key: key.into(),
             value: json!(version),

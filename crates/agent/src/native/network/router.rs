@@ -32,8 +32,8 @@ const INSTRUCTIONS: &str = "You route between agents. Read the conversation and 
 the agent that should work next, or done if the request is answered. You do not answer the request yourself.";
 
 impl Execution<'_> {
-    /// Asks the router. Commits `records` first where a model is asked: the result of a finished call stays, whatever
-    /// becomes of the decision.
+    /// Asks the router. Commits `records` before a model is asked, so that the result of a finished call is kept even if
+    /// the decision fails.
     pub(super) async fn choose(
         &mut self,
         input: &RouterInput,
@@ -130,14 +130,14 @@ impl Execution<'_> {
         Err(Exit::failed("routing_failed", "the routing model made no valid choice"))
     }
 
-    /// The routing model: that of the run's options, as for members, else its own, else that of the network.
+    /// Selects the routing model: the model of the run's options, else the router's, else the network's.
     fn routing_model(&self, routing: &RoutingModel) -> Result<SelectedModel, Exit> {
         let common = self.network.as_ref().map(|network| network.definition.clone());
         let options = &self.attempt.assignment().run.options;
         let given = (options.model.as_deref(), options.model_profile.as_deref());
         let own = (routing.model.as_deref(), routing.profile.as_deref());
         let (model, profile) = match &common {
-            // A key may list the models that its runs use: the run names one of them.
+            // If the key of the run limits models, only the model that the run names was checked.
             _ if given != (None, None) => given,
             Some(common) if own == (None, None) => (common.model.as_deref(), common.profile.as_deref()),
             _ => own,
@@ -358,7 +358,7 @@ fn chosen(calls: &[ToolUse], input: &RouterInput) -> Result<Choice, String> {
     Ok(Choice { reason, ..Choice::push(RoutedBy::Model, push) })
 }
 
-/// Adds the model's answer and what is wrong with it to the request.
+/// Adds the model's answer and its problem to the request.
 fn ask_again(messages: &mut Vec<RequestMessage>, text: &str, calls: Vec<ToolUse>, problem: &str) {
     let said = (!text.is_empty()).then(|| Part::Text(text.to_owned()));
     let results = calls.iter().map(|call| Part::ToolResult {
@@ -378,7 +378,7 @@ fn ask_again(messages: &mut Vec<RequestMessage>, text: &str, calls: Vec<ToolUse>
     });
 }
 
-/// Calls a model without streaming its text anywhere. The error says whether the model had produced anything.
+/// Calls a model without streaming its text anywhere. The error comes with true if the model had produced nothing.
 async fn complete(
     model: &SelectedModel,
     request: Request,

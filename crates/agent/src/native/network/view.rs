@@ -28,7 +28,8 @@ impl Execution<'_> {
         }
     }
 
-    /// Completes the messages of a member's request: it ends on the user's side, and then with the prefill.
+    /// Completes the messages of a member's request: the last one must be of the user's side, followed only by the
+    /// member's prefill.
     pub(in super::super) fn finish_request(&self, messages: &mut Vec<RequestMessage>) {
         let Some(member) = self.network.as_ref().and_then(|network| network.current()) else { return };
         if messages.last().is_some_and(|last| last.role == Role::Assistant) {
@@ -50,14 +51,14 @@ impl Execution<'_> {
     }
 }
 
-/// Turns messages that other members than `viewer` wrote, and the results of their calls, into texts.
+/// Turns messages that members other than `viewer` wrote, and the results of their calls, into texts.
 pub(super) fn seen_by(
     viewer: &str,
     authors: &HashMap<MessageId, String>,
     path: Vec<Arc<Message>>,
 ) -> Vec<Arc<Message>> {
     let mut foreign_calls: HashSet<String> = HashSet::new();
-    let told = |message: Arc<Message>| -> Arc<Message> {
+    let as_seen = |message: Arc<Message>| -> Arc<Message> {
         let author = authors.get(&message.id).filter(|author| author.as_str() != viewer);
         if let Some(author) = author {
             foreign_calls.extend(message.tool_calls().into_iter().map(|(id, _)| id));
@@ -73,7 +74,7 @@ pub(super) fn seen_by(
         let content = message.content.iter().map(|block| result_as_text(block, &foreign_calls)).collect();
         Arc::new(Message { content, ..Message::clone(&message) })
     };
-    path.into_iter().map(told).collect()
+    path.into_iter().map(as_seen).collect()
 }
 
 /// Turns a block of another member into a text for the viewer.
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_sees_its_own_messages_and_is_told_of_the_others() {
+    fn a_member_sees_its_own_messages_and_the_others_as_text() {
         let path = vec![
             message(1, Role::User, vec![Block::text("count")]),
             message(

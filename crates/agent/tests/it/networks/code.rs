@@ -13,7 +13,7 @@ use serde_json::json;
 use super::{leaked, setup, team};
 use crate::world::{Setup, World};
 
-/// Plays a list of decisions, and notes the stack and the last agent that it sees.
+/// Returns a list of decisions one by one, and records the stack and the last agent of each input.
 struct Listed {
     routes: Mutex<Vec<Result<CodeRoute, Failure>>>,
     seen: Arc<Mutex<Vec<String>>>,
@@ -41,7 +41,7 @@ async fn start(router: &str, routes: Vec<Result<CodeRoute, Failure>>) -> (World,
 const CODE: &str = "[network.router]\ncode = \"listed\"";
 
 #[tokio::test]
-async fn code_routes_and_sees_the_remaining_stack() {
+async fn a_router_in_code_chooses_agents_and_sees_the_remaining_stack() {
     let both = CodeRoute::Agents(vec![Stage::One("planner".into()), Stage::One("writer".into())]);
     let routes = vec![Ok(both), Ok(CodeRoute::Nothing), Ok(CodeRoute::agent("planner")), Ok(CodeRoute::Done)];
     let (world, seen) = start(CODE, routes).await;
@@ -49,13 +49,13 @@ async fn code_routes_and_sees_the_remaining_stack() {
         world.server.enqueue(Reply::text(text));
     }
     let run = world.run_prompt_as("team", "go").await;
-    assert_eq!(world.way(&run).await, "planner writer planner Some(Done)", "{:?}", run.state);
+    assert_eq!(world.route_text(&run).await, "planner writer planner Some(Done)", "{:?}", run.state);
     assert_eq!(*seen.lock(), ["0 - []", "1 planner [\"writer\"]", "2 writer []", "3 planner []"]);
     assert_eq!(world.routes(&run).await[0].by, RoutedBy::Code { name: "listed".into() });
 }
 
 #[tokio::test]
-async fn rules_come_first_then_code_then_the_model() {
+async fn rules_are_asked_first_then_code_then_the_model() {
     let hybrid = r#"
 [network.router]
 code = "listed"
@@ -73,7 +73,7 @@ rules = [{ when = "calls == 0", to = ["planner"] }]
 }
 
 #[tokio::test]
-async fn a_router_that_fails_or_names_nobody_fails_the_run_once() {
+async fn a_router_that_fails_or_chooses_an_unknown_agent_fails_the_run_once() {
     for (route, code) in [
         (Ok(CodeRoute::agent("poet")), "agent_disabled"),
         (Err(Failure::new("no_luck", "not today")), "no_luck"),
@@ -81,10 +81,10 @@ async fn a_router_that_fails_or_names_nobody_fails_the_run_once() {
     ] {
         let (world, _) = start(CODE, vec![route]).await;
         let run = world.run_prompt_as("team", "go").await;
-        assert_eq!(run.state.error().unwrap().code, code);
+        assert_eq!(run.state.error().unwrap().code.as_str(), code);
         super::assert_terminal_events(&world, &run).await;
     }
     let world = setup().agent(leaked(team("planner", CODE))).start().await;
     let run = world.run_prompt_as("team", "go").await;
-    assert_eq!(run.state.error().unwrap().code, "router_not_found");
+    assert_eq!(run.state.error().unwrap().code.as_str(), "router_not_found");
 }

@@ -66,7 +66,7 @@ fn a_crash_at_each_step_loses_and_repeats_nothing() {
             assert_eq!(run.state.status(), RunStatus::Succeeded, "{crash_at}: {:?}", run.state);
             let after = world.routes(&run).await;
             assert_eq!(after[..before.len()], before, "{crash_at}: no decision is made again");
-            assert_eq!(world.way(&run).await, "planner writer Some(Done)", "{crash_at}");
+            assert_eq!(world.route_text(&run).await, "planner writer Some(Done)", "{crash_at}");
             let numbers: Vec<u32> = after.iter().map(|route: &Route| route.no).collect();
             assert_eq!(numbers, [1, 2, 3], "{crash_at}");
             let asked = world.server.counts().received;
@@ -122,7 +122,7 @@ fn decisions_of_rules_survive_a_crash_and_are_not_made_again() {
 
 /// A member waits for a person across a restart. After the answer the member continues, and then the network.
 #[test]
-fn a_member_that_waits_for_a_person_continues_where_it_was() {
+fn a_member_that_waits_for_a_person_continues_after_a_restart() {
     let careful = "id = \"careful\"\napprove = [\"add\"]";
     let agent = leaked(team(
         "planner careful",
@@ -145,7 +145,7 @@ fn a_member_that_waits_for_a_person_continues_where_it_was() {
         world.allow(run).await;
         let run = world.wait_ended(run).await;
         assert_eq!(run.state.status(), RunStatus::Succeeded, "{:?}", run.state);
-        assert_eq!(world.way(&run).await, "planner careful planner Some(StackEmpty)");
+        assert_eq!(world.route_text(&run).await, "planner careful planner Some(StackEmpty)");
         assert_eq!(world.tool_results(run.id).await, [("3".to_owned(), false)]);
         assert_eq!(world.server.counts().received, 1, "only the last member was called");
         assert_eq!(run.attempts, 1);

@@ -38,7 +38,7 @@ async fn example_write_and_judge() {
     world.server.enqueue(Reply::text("draft")).enqueue(Reply::text("too short"));
     world.server.enqueue(Reply::text("longer draft")).enqueue(Reply::text("APPROVED"));
     let run = run(&world, "essay", "an essay").await;
-    assert_eq!(world.way(&run).await, "writer judge writer judge Some(Done)");
+    assert_eq!(world.route_text(&run).await, "writer judge writer judge Some(Done)");
 }
 
 #[tokio::test]
@@ -49,7 +49,7 @@ async fn example_parallel_research() {
     world.server.enqueue(note()).enqueue(note()).enqueue(Reply::text("found")).enqueue(Reply::text("found"));
     world.server.enqueue(Reply::text("report"));
     let run = run(&world, "research", "engines").await;
-    assert_eq!(world.way(&run).await, "planner left+right editor Some(StackEmpty)");
+    assert_eq!(world.route_text(&run).await, "planner left+right editor Some(StackEmpty)");
     assert_eq!(world.run_state(&run).await["findings"], json!(["x", "x"]));
 }
 
@@ -62,5 +62,5 @@ async fn example_support_desk() {
         .enqueue(Reply::text("refunded"))
         .enqueue(Reply::tool("done", json!({"summary": "refunded"})));
     let run = run(&world, "desk", "I paid twice").await;
-    assert_eq!(world.way(&run).await, "billing Some(Done)");
+    assert_eq!(world.route_text(&run).await, "billing Some(Done)");
 }

@@ -1,4 +1,4 @@
-//! The life of a call: stopping before the model is called, results that are read, and readers that fail.
+//! Calls of members: hooks that stop them, the text and the results of a run, and readers that fail.
 
 use async_trait::async_trait;
 use mainspring_agent::hooks::{HookContext, Hooks};
@@ -27,7 +27,7 @@ impl Hooks for Stop {
 }
 
 #[tokio::test]
-async fn a_stop_at_the_start_makes_no_model_call() {
+async fn a_run_that_a_hook_stops_at_its_start_makes_no_model_call() {
     let world =
         Setup::default().agent("id = \"planner\"\nsystem = \"You plan.\"").hooks(Stop("plan")).start().await;
     let run = world.run_prompt_as("planner", "go").await;
@@ -39,7 +39,7 @@ async fn a_stop_at_the_start_makes_no_model_call() {
 }
 
 #[tokio::test]
-async fn a_member_that_is_stopped_counts_and_has_an_empty_result() {
+async fn a_member_that_a_hook_stops_counts_as_a_call_with_an_empty_result() {
     let router = r#"
 [[network.router.rules]]
 when = "calls == 0"
@@ -51,7 +51,7 @@ to = ["writer"]
     let world = setup().hooks(Stop("You plan")).agent(leaked(team("planner writer", router))).start().await;
     world.server.enqueue(Reply::text("a poem"));
     let run = world.run_prompt_as("team", "go").await;
-    assert_eq!(world.way(&run).await, "planner writer Some(StackEmpty)", "{:?}", run.state);
+    assert_eq!(world.route_text(&run).await, "planner writer Some(StackEmpty)", "{:?}", run.state);
     assert_eq!(world.agents(&run).await, ["writer@1"], "the planner's model was not called");
     assert_eq!(world.routes(&run).await.last().unwrap().calls, 2);
     assert_eq!(world.answer_text(run.id).await, "a poem");
@@ -80,7 +80,7 @@ to = ["writer"]
 }
 
 #[tokio::test]
-async fn results_that_are_read_are_copies() {
+async fn changing_a_result_that_was_read_does_not_change_the_stored_one() {
     let world = start("planner writer", SEQUENCE).await;
     world.server.enqueue(Reply::text("a plan")).enqueue(Reply::text("a poem"));
     let run = world.run_prompt_as("team", "go").await;
@@ -118,6 +118,6 @@ async fn a_subscriber_that_fails_does_not_break_the_run() {
     gate.open();
     let run = world.wait_ended(run.id).await;
     assert_eq!(run.state.status(), RunStatus::Succeeded, "{:?}", run.state);
-    assert_eq!(world.way(&run).await, "planner writer Some(StackEmpty)");
+    assert_eq!(world.route_text(&run).await, "planner writer Some(StackEmpty)");
     super::assert_terminal_events(&world, &run).await;
 }

@@ -30,15 +30,15 @@ fn set(key: &str, value: &Value) -> Reply {
 }
 
 #[tokio::test]
-async fn members_work_in_children_and_their_results_come_in_member_order() {
+async fn parallel_members_work_in_children_and_results_keep_the_member_order() {
     let world = setup().agent(fan_out("\"merge\"")).start().await;
-    // Both children ask at the same time: their replies are the same until they have said what they have to.
+    // Both children call the model at the same time, so each reply is queued twice: either child may take it.
     world.server.enqueue(set("notes", &json!(["a"]))).enqueue(set("notes", &json!(["a"])));
     world.server.enqueue(Reply::text("found")).enqueue(Reply::text("found")).enqueue(Reply::text("good"));
     let run = send(&world).await;
     let run = world.wait_ended(run.id).await;
     assert_eq!(run.state.status(), RunStatus::Succeeded, "{:?}", run.state);
-    assert_eq!(world.way(&run).await, "planner+writer critic Some(StackEmpty)");
+    assert_eq!(world.route_text(&run).await, "planner+writer critic Some(StackEmpty)");
     let delegations = world.kernel.run_delegations(&world.me, run.id).await.unwrap();
     assert_eq!(delegations.children.len(), 2);
     assert_eq!(
@@ -74,7 +74,12 @@ async fn a_reducing_agent_is_called_right_after_the_stage() {
     world.server.enqueue(set("votes", &json!(2))).enqueue(Reply::text("good"));
     let run = send(&world).await;
     let run = world.wait_ended(run.id).await;
-    assert_eq!(world.way(&run).await, "planner+writer critic critic Some(StackEmpty)", "{:?}", run.state);
+    assert_eq!(
+        world.route_text(&run).await,
+        "planner+writer critic critic Some(StackEmpty)",
+        "{:?}",
+        run.state
+    );
     assert_eq!(world.routes(&run).await[1].by, mainspring_core::network::RoutedBy::Reducer);
     assert_eq!(world.run_state(&run).await["votes"], json!(2), "the agent made one value of the list");
     let history = world.event_bodies(run.id).await;
@@ -96,14 +101,14 @@ async fn a_member_that_fails_leaves_the_results_of_the_others() {
     world.server.enqueue(Reply::fail(Fault::Unauthorized)).enqueue(Reply::fail(Fault::Unauthorized));
     let run = send(&world).await;
     let run = world.wait_ended(run.id).await;
-    assert_eq!(run.state.error().unwrap().code, "members_failed", "{:?}", run.state);
+    assert_eq!(run.state.error().unwrap().code.as_str(), "members_failed", "{:?}", run.state);
     world.server.enqueue(Reply::text("found")).enqueue(Reply::text("found")).enqueue(Reply::text("good"));
     world.kernel.run_retry(&world.me, run.id, Default::default()).await.unwrap();
     let run = world.wait_ended(run.id).await;
-    assert_eq!(run.state.status(), RunStatus::Succeeded, "a retry makes children anew: {:?}", run.state);
+    assert_eq!(run.state.status(), RunStatus::Succeeded, "a retry creates new children: {:?}", run.state);
     let routes = world.routes(&run).await;
     assert_eq!(routes[0].next, Some(Stage::Parallel(vec!["planner".into(), "writer".into()])));
-    assert_eq!(world.way(&run).await, "planner+writer critic Some(StackEmpty)");
+    assert_eq!(world.route_text(&run).await, "planner+writer critic Some(StackEmpty)");
 }
 
 /// The crash ends the network and its children while both work. All are continued, and no child is made twice.
@@ -130,7 +135,7 @@ fn a_crash_in_a_parallel_stage_finds_its_children() {
         let world = setup.agent(agent).start_on(server).await;
         let run = world.wait_ended(run).await;
         assert_eq!(run.state.status(), RunStatus::Succeeded, "{:?}", run.state);
-        assert_eq!(world.way(&run).await, "planner+writer critic Some(StackEmpty)");
+        assert_eq!(world.route_text(&run).await, "planner+writer critic Some(StackEmpty)");
         let delegations = world.kernel.run_delegations(&world.me, run.id).await.unwrap();
         assert_eq!(delegations.children.len(), 2, "no child is made twice");
         let texts: Vec<String> = world.messages(run.id).await.iter().map(|message| message.text()).collect();
@@ -168,7 +173,7 @@ async fn members_beyond_the_cap_of_the_adapter_queue() {
         let run = send(&world).await;
         let run = world.wait_ended(run.id).await;
         assert_eq!(run.state.status(), RunStatus::Succeeded, "{cap}: {:?}", run.state);
-        assert_eq!(world.way(&run).await, "planner+writer critic Some(StackEmpty)", "{cap}");
+        assert_eq!(world.route_text(&run).await, "planner+writer critic Some(StackEmpty)", "{cap}");
     }
 }
 

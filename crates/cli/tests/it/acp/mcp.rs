@@ -191,8 +191,8 @@ fn the_built_in_mcp_server_acts_for_its_owner_and_session() {
     let unknown = call("execute_sql", &serde_json::json!({}));
     assert_eq!(unknown["error"]["code"], -32602, "{unknown}");
 
-    // Started by somebody else, the server reaches nothing: its token acts for nobody between the turns of the agent,
-    // and the endpoint is only for the processes of the agent.
+    // Started by another process, the server reaches nothing: its token is refused between the turns of the agent, and
+    // the endpoint is only for the processes of the agent.
     let mut mcp = McpProcess::start(&servers[0]);
     let tools = mcp.request("tools/list", &serde_json::json!({}));
     assert_eq!(tools["tools"].as_array().unwrap().len(), 6, "{tools}");

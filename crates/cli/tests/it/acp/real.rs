@@ -15,7 +15,7 @@ async fn example_agent() -> World {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_example_agent_of_the_protocols_own_library() {
+async fn the_example_agent_of_the_protocol_library_works() {
     let world = example_agent().await;
     let run = world.prompt("a", "improve my project").await;
     let (wait, question) = world.wait_question(run).await;
@@ -55,7 +55,7 @@ async fn the_example_agent_runs_twice_at_once_and_continues_after_a_kill() {
     }
     let natives = [world.bindings("a").await[0].native.clone(), world.bindings("b").await[0].native.clone()];
     assert_ne!(natives[0], natives[1]);
-    // Killed in the middle of a turn, the example agent loses its session: the next one receives the history.
+    // Killed in the middle of a turn, the example agent loses its session: the next agent receives the history.
     let run = world.prompt("a", "once more").await;
     world.wait_streamed("a", "I'll help you").await;
     for pid in world.agent_pids() {
@@ -183,7 +183,7 @@ async fn opencode_uses_mcp_servers_and_files() {
         let text = world.prompt_answer("a", r#"CALL all_echo {"message": "forty-two"}"#).await;
         assert!(text.contains("the tool said: Echo: forty-two"), "{text}");
     }
-    // opencode writes files through its client where the client offers it.
+    // opencode writes files through its client if the client offers it.
     let file = world.folder.path().canonicalize().unwrap().join("work/notes.txt");
     let arguments = json!({"filePath": file, "content": "forty-two"});
     world.prompt_answer("b", &format!("CALL write {arguments}")).await;
@@ -229,7 +229,7 @@ async fn opencode_accepts_model_mode_files_and_forks() {
     assert_eq!((bindings.len(), bindings[0].reconstructed), (1, false), "{bindings:?}");
     let text = world.prompt_answer("a", "who else?").await;
     assert!(text.contains("Tom"), "{text}");
-    assert_eq!(world.bindings("a").await.len(), 1, "the other goes on");
+    assert_eq!(world.bindings("a").await.len(), 1, "the other session goes on");
     world.config.adapters.get_mut("agent").unwrap().act_mode = Some("no-such-mode".into());
     world.reopen().await;
     let run = serde_json::to_string(&world.run_to_end("a", "hi").await).unwrap();
@@ -261,7 +261,7 @@ async fn opencode_continues_an_adopted_session() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_opencode_that_never_asks_writes_nothing_where_it_may_only_answer() {
+async fn opencode_that_never_asks_cannot_write_in_a_run_that_may_only_answer() {
     let tasks = Tasks::default();
     let world = opencode_with(&tasks, "allow").await;
     let file = world.folder.path().join("work/written");

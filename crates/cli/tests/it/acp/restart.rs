@@ -60,7 +60,7 @@ async fn a_node_waits_for_leftover_processes_before_it_opens() {
     let mark = (mainspring_adapters::process::MARK_VARIABLE, mark);
     let mut left = Command::new("sh").args(["-c", &act]).env(mark.0, mark.1).spawn().unwrap();
     world.reopen().await;
-    assert!(done.exists(), "it still acted when the node had opened");
+    assert!(done.exists(), "the agent acted after the node had opened");
     left.wait().unwrap();
     world.close().await;
 }

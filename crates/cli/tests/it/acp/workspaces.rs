@@ -62,7 +62,8 @@ impl Agent {
                 write(".codex/config.toml", &config);
                 vec![("NO_BROWSER", "1".into())]
             }
-            // A model that it need not choose: the scripted one cannot classify prompts.
+            // With a fixed model, Gemini does not ask a model to classify the prompt, which the scripted model cannot
+            // do.
             Self::Gemini => vec![
                 ("GOOGLE_GEMINI_BASE_URL", model.url()),
                 ("GEMINI_API_KEY", "fake".into()),
@@ -93,7 +94,7 @@ impl Agent {
         }
     }
 
-    /// A script that has the agent run a command.
+    /// Returns a prompt that makes the agent run a command.
     fn run_command(self, command: &str) -> String {
         let (tool, input): (&str, Value) = match self {
             Self::Codex => ("exec_command", json!({"cmd": command})),
@@ -105,7 +106,7 @@ impl Agent {
         format!("tool {tool} {input}\nsay done")
     }
 
-    /// Opens a node with this agent. Its questions are answered, so that only the sandbox holds it.
+    /// Opens a node with this agent. All its permission requests are allowed, so that only the sandbox restricts it.
     async fn open(self, model: &ModelServer) -> World {
         let kind = if self == Self::Pi { AdapterKind::Pi } else { AdapterKind::Acp };
         let set_up = |adapter: &mut AdapterConfig| {
@@ -156,7 +157,10 @@ async fn works_in_its_workspace_only(agent: Agent) {
     }
     assert!(work.join("built").exists(), "{}", world.last_message("a").await.text());
     assert_eq!(git(&["log", "--format=%s"]), "built\n");
-    assert!(!outside.path().join("written").exists(), "the agent's own sandbox is off, ours is not");
+    assert!(
+        !outside.path().join("written").exists(),
+        "the agent's own sandbox is off, but that of mainspring is not"
+    );
     // A run that may only answer writes nothing.
     let ask = RunRequest { mode: Mode::Ask, ..request("b", &agent.run_command("touch answered")) };
     let run = world.send(ask).await;

@@ -8,7 +8,7 @@ fn write(path: &Path) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_rules_of_an_owner_come_before_those_of_an_adapter_and_these_before_a_sessions() {
+async fn rules_of_an_owner_precede_rules_of_an_adapter_which_precede_rules_of_a_session() {
     let settings = "rules = [\"deny fs write */closed/*\", \"allow fs read *\", \"ask fs write */asked/*\"]\n\
                     [owners.local]\nrules = [\"deny fs write */precious/*\"]";
     let attack = Attack::start(settings).await;

@@ -132,7 +132,7 @@ async fn a_slow_handle_delays_no_other_and_gets_the_complete_result() {
             other => panic!("{other:?}"),
         }
     }
-    // A daemon that lags sends large deltas, and the latest delta is kept whatever its size.
+    // A daemon that lags sends large deltas, and the latest delta is kept even if it is large.
     let streamed: usize = pieces.iter().sum();
     assert!(streamed <= 1 << 20 || pieces.len() == 1, "{pieces:?}");
     assert_eq!(streamed + missed, 4_000_000);

@@ -148,7 +148,7 @@ async fn dropping_the_last_handle_stops_the_process_gracefully() {
     let (run, mut health) = (stream.ids().run_id.unwrap(), process.health());
     drop((stream, process));
     health.wait_for(|health| health.phase == Phase::Stopped).await.unwrap();
-    assert!(client.run_get(run).await.unwrap_err().is_gone(), "nobody serves there any more");
+    assert!(client.run_get(run).await.unwrap_err().is_gone(), "no process serves there any more");
     // Nothing was left unknown: the run was stopped and recorded as cancelled.
     let process = start(dir.path()).await;
     assert_eq!(process.client().unwrap().run_get(run).await.unwrap().state.status(), RunStatus::Cancelled);

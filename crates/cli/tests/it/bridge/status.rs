@@ -42,7 +42,7 @@ async fn main_chat_task_chat_and_pill_statuses_follow_canonical_run_events() {
     let ids = hangs.ids();
     assert_eq!((Some(shown.run_id), shown.active_attempt), (ids.run_id, ids.attempt_id));
     let failed = reaches(&store, &task, RunStatus::Failed).await;
-    assert_eq!(failed.error.unwrap().code, "script_failed");
+    assert_eq!(failed.error.unwrap().code.as_str(), "script_failed");
     assert_eq!(fails.result().await.unwrap_err().code(), "script_failed");
     reaches(&store, &pill, RunStatus::WaitingInput).await;
     bridges[0].interrupt().await.unwrap();
@@ -72,14 +72,14 @@ async fn closing_or_dropping_a_handle_does_not_fabricate_terminal_success() {
     let mut stream = start_query(&bridge, task.clone(), "say here; hang");
     read_until(&mut stream, "here").await;
     let run = stream.ids().run_id.unwrap();
-    // The chat is closed: no one reads the query any more.
+    // The chat is closed: nothing reads the query any more.
     drop((stream, bridge));
-    // A later event gives a wrong conclusion the time to show.
+    // A later event gives a wrong status the time to appear.
     start_query(&process.bridge(), Surface::main_chat(None), "say later").result().await.unwrap();
     reaches(&store, &Surface::main_chat(None), RunStatus::Succeeded).await;
     assert_eq!(store.run(run).unwrap().status, RunStatus::Running);
     let client = process.client().unwrap();
-    assert_eq!(client.run_get(run).await.unwrap().state.status(), RunStatus::Running, "it goes on");
+    assert_eq!(client.run_get(run).await.unwrap().state.status(), RunStatus::Running, "the run goes on");
     client.run_cancel(run).await.unwrap();
     reaches(&store, &task, RunStatus::Cancelled).await;
 }

@@ -1,12 +1,12 @@
-//! A PostgreSQL that can be restarted as after a crash.
+//! A PostgreSQL server that can be restarted as after a crash.
 
 use std::io::Write;
 use std::process::{Child, Command};
 
 use crate::postgres_cluster::{Psql, bin, psql_open, run_script};
 
-/// Starts a cluster with two databases and prints its folder. Restarts it for each line of its input, and removes it when
-/// its input ends: with the test process, however that ends.
+/// Starts a PostgreSQL server with two databases and prints its folder. Restarts the server for each line of the
+/// script's input, and removes it when the input is closed: when the test process ends, even if it is killed.
 const SCRIPT: &str = r#"
 set -e
 trap '' INT TERM HUP
@@ -60,7 +60,7 @@ impl Database {
         }
     }
 
-    /// Ends one of the connections of the servers, by a number.
+    /// Ends the connection with this number, modulo the number of connections of the servers.
     pub(super) fn terminate_one(&self, number: u64) {
         let sql = format!(
             "SELECT count(pg_terminate_backend(pid)) FROM (SELECT pid FROM pg_stat_activity
@@ -71,7 +71,7 @@ impl Database {
         self.query(&sql);
     }
 
-    /// Opens a transaction that has written, in another database.
+    /// Opens a transaction with a write in another database, which holds back the feed.
     pub(super) fn hold_feed(&mut self) {
         let mut holder = psql_open(&self.url("other"));
         holder.run("CREATE TABLE IF NOT EXISTS held (n int); BEGIN; INSERT INTO held VALUES (1);");

@@ -27,7 +27,7 @@ async fn an_owners_agent_is_used_only_by_that_owners_runs() {
     let turned = json!({"description": "x", "outputSchema": {"a": {"c": 2, "d": 1}, "b": 1}, "id": "formed"});
     for (definition, wanted) in [(&formed, 201), (&turned, 200)] {
         let (status, made) = ask(&server, "ada", Method::POST, "/v1/agents", definition).await;
-        assert_eq!(status, wanted, "the same, in whatever order: {made}");
+        assert_eq!(status, wanted, "unexpected status: {made}");
     }
     assert_eq!(ask(&server, "ada", Method::DELETE, "/v1/agents/formed@1", &Value::Null).await.0, 204);
     let mut other = poet.clone();
@@ -91,7 +91,7 @@ fn the_command_line_creates_shows_checks_and_deletes_agents() {
     assert_eq!(checked.code, 2, "{}", checked.out);
     assert!(checked.out.contains("coder.toml: coder@2") && checked.out.contains("broken.toml: system:"));
     let refused = run(dir.path(), &["agent", "create", path, broken.to_str().unwrap()]);
-    assert_eq!(refused.code, 2, "all of them or none: {}", refused.err);
+    assert_eq!(refused.code, 2, "all agents are created, or none: {}", refused.err);
     assert_eq!(run(dir.path(), &["agent", "create", path]).out, "coder@2\n");
     assert_eq!(run(dir.path(), &["agent", "create", path]).code, 0, "the same again");
     let shown = run(dir.path(), &["agent", "show", "coder"]);

@@ -95,7 +95,7 @@ async fn every_column_of_the_original_is_kept() {
     let database = dir.path().join("state/mainspring.sqlite3");
     let connection = Connection::open_with_flags(database, OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap();
     let text = |sql: &str| connection.query_row(sql, [], |row| row.get::<_, Option<String>>(0)).unwrap();
-    assert_eq!(text("SELECT client_id FROM omi_runs"), None, "a name that nobody gave");
+    assert_eq!(text("SELECT client_id FROM omi_runs"), None, "a name that was not given");
     assert_eq!(text("SELECT result_json FROM omi_runs").as_deref(), Some(r#"{"n":4}"#));
     assert_eq!(text("SELECT metadata_json FROM omi_adapter_bindings").as_deref(), Some(r#"{"mcp":["omi"]}"#));
     assert_eq!(text("SELECT adapter_native_run_id FROM omi_run_attempts").as_deref(), Some("turn-9"));

@@ -1,4 +1,4 @@
-//! A database of the original in the state directory is noticed, and never imported by itself.
+//! A database of the original in the state directory is reported, and imported only by the command.
 
 use super::*;
 

@@ -98,7 +98,7 @@ fn a_native_session_remembered_by_the_host_is_adopted_once() {
     );
     assert_eq!(native_session(&adopted), "native-old");
     assert!(adopted.last().unwrap()["text"].as_str().unwrap().contains("what was said before"));
-    // The session is bound by now: the native session id from the host is ignored.
+    // The session is bound now, so the native session id from the host is ignored.
     let next = run_query(
         &mut host,
         "2",
@@ -115,7 +115,7 @@ fn a_native_session_remembered_by_the_host_is_adopted_once() {
     );
     assert!(received.last().unwrap()["sessionId"].as_str().unwrap().starts_with("native-"));
     let attempts = std::fs::read_dir(dir.path().join("agent")).unwrap().count();
-    assert_eq!(attempts, 3, "one was opened");
+    assert_eq!(attempts, 3, "a new session was opened");
 }
 
 #[test]
@@ -217,7 +217,7 @@ fn a_query_goes_on_as_the_next_attempt_of_its_run_after_a_login() {
         (&json!("error"), &json!("authentication"), &json!("login_failed"), &json!("magic")),
     );
     assert!(refused["message"].as_str().unwrap().contains("it has token"), "{refused}");
-    // A version 1 host gets `auth_required` again: it would take an error for the end of a query.
+    // A version 1 host gets `auth_required` again: it would interpret an error as the end of a query.
     host.send(&json!({"type": "authenticate", "methodId": "magic"}));
     assert_eq!(host.receive()["type"], "auth_required");
     host.send(&authenticate("token"));

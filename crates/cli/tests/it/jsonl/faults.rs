@@ -89,7 +89,7 @@ fn fault_delta_throughput() {
     host.send(&interrupt("r"));
     let end = host.receive_end("r");
     assert_eq!(end["text"].as_str().unwrap().matches('x').count(), DELTAS as usize);
-    assert_eq!(kept(), (0, 0), "what is in its message is not kept twice");
+    assert_eq!(kept(), (0, 0), "text that is in its message is not stored twice");
     // The stored events of a run do not depend on how its text was streamed.
     let owner = ["--owner", "desktop-local-user", "--json"];
     let events = run(dir.path(), &[&["run", "events", end["runId"].as_str().unwrap()][..], &owner].concat());

@@ -1,5 +1,5 @@
-//! A host gets the same service from the owner of the sessions and from a guest, and correct results when either
-//! leaves.
+//! A host gets the same service from the owner of the sessions and from a guest, and correct results when one of them
+//! exits.
 
 use mainspring_test_support::jsonl::query;
 use rustix::process::{Pid, Signal, kill_process};
@@ -27,7 +27,11 @@ fn a_guests_runs_continue_after_it_exits() {
     let (rest, code) = host.close();
     assert_eq!((rest.len(), code), (1, 0));
     assert_eq!((&rest[0]["reason"], &rest[0]["requestId"]), (&"shutting_down".into(), &"long".into()));
-    assert_eq!(statuses(dir.path()), ["running", "succeeded"], "to leave is not to cancel");
+    assert_eq!(
+        statuses(dir.path()),
+        ["running", "succeeded"],
+        "a host that disconnects does not cancel its run"
+    );
 }
 
 #[test]
@@ -49,7 +53,7 @@ fn a_guest_takes_over_from_a_killed_server_and_continues() {
 }
 
 #[test]
-fn a_stopped_owner_is_reported_and_the_queries_go_on_when_it_does() {
+fn a_stopped_owner_is_reported_and_the_queries_go_on_when_it_continues() {
     let dir = tempfile::tempdir().unwrap();
     let (server, _) = serve(dir.path());
     let mut host = Host::start(dir.path());
@@ -196,7 +200,7 @@ fn end_of_input_waits_no_longer_than_the_drain_time() {
     );
     assert_eq!(cut_off["text"], "half\n");
     assert_eq!(line_of("queued")["reason"], "shutting_down");
-    assert_eq!(statuses(dir.path()), ["queued", "cancelled"], "as the lines say");
+    assert_eq!(statuses(dir.path()), ["queued", "cancelled"], "the statuses are those of the lines");
     // The accepted query is executed by the next process.
     let mut host = Host::start(dir.path());
     host.send(&query("queued", "a", "say later"));

@@ -12,10 +12,10 @@ fn call(name: &str, input: &Value) -> String {
 }
 
 /// The tool result that an agent repeats in its answer.
-fn told_result(line: &Value) -> String {
-    let told: Value =
+fn tool_result(line: &Value) -> String {
+    let answer: Value =
         serde_json::from_str(line["text"].as_str().unwrap()).unwrap_or_else(|_| panic!("{line}"));
-    told["result"].as_str().unwrap().to_owned()
+    answer["result"].as_str().unwrap().to_owned()
 }
 
 #[test]
@@ -40,7 +40,7 @@ fn each_host_gets_the_calls_of_its_own_queries() {
         );
         let end = host.receive_end(&request);
         assert_eq!((&end["runId"], &end["attemptId"]), (&call["runId"], &call["attemptId"]));
-        assert_eq!(told_result(&end), format!("for the {of}"));
+        assert_eq!(tool_result(&end), format!("for the {of}"));
     }
     // Each agent acts for its own owner.
     for (host, request, owner, key) in
@@ -49,7 +49,7 @@ fn each_host_gets_the_calls_of_its_own_queries() {
         let mut line = query(request, key, &call("list_agent_sessions", &json!({})));
         line["ownerId"] = owner.into();
         host.send(&line);
-        let listed: Value = serde_json::from_str(&told_result(&host.receive_end(request))).unwrap();
+        let listed: Value = serde_json::from_str(&tool_result(&host.receive_end(request))).unwrap();
         let sessions = listed["sessions"].as_array().unwrap();
         assert!(sessions.len() == 1 && sessions[0]["session"]["ownerId"] == owner, "{listed}");
     }

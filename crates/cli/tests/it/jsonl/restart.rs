@@ -1,4 +1,4 @@
-//! `kill -9` and restart: an accepted query is one run, whatever the host sends again.
+//! `kill -9` and restart: an accepted query is one run, even if the host sends it again.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -97,10 +97,10 @@ fn fault_socket_file_after_kill() {
     host.query("path", "k", "env OMI_BRIDGE_PIPE");
     let relay = PathBuf::from(host.receive_end("path")["text"].as_str().unwrap());
     host.kill();
-    assert!(relay.exists(), "the dead leave their socket");
+    assert!(relay.exists(), "a killed process leaves its socket");
     assert!(std::os::unix::net::UnixStream::connect(&relay).is_err());
     let mut host = Host::start(dir.path());
-    assert!(!relay.parent().unwrap().exists(), "the next one removes it");
+    assert!(!relay.parent().unwrap().exists(), "the next process removes it");
     host.query("r", "k", r#"relay {"type":"context","callId":"c"}"#);
     assert!(host.receive_end("r")["text"].as_str().unwrap().contains("\"requestId\":\"r\""));
 }

@@ -1,4 +1,4 @@
-//! Readers of the killed processes: everything they received is stored, or they are told exactly which text is lost.
+//! Readers of the killed processes: everything they received is stored, or is reported to them as lost.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -12,34 +12,34 @@ use mainspring_kernel::store::SessionRef;
 pub(super) struct Reader {
     at: Position,
     /// The text that the reader received of each incomplete message, with the position of its first byte. A prompt may be
-    /// queued behind a run of the previous process: then a part of the first message was streamed before the reader came.
+    /// queued behind a run of the previous process: then a part of the first message was streamed before the reader subscribed.
     open: HashMap<MessageId, (u64, String)>,
 }
 
 impl Reader {
-    pub(super) fn received(&mut self, at: &str) {
+    pub(super) fn record_position(&mut self, at: &str) {
         self.at = at.parse().unwrap();
     }
 
-    pub(super) fn shown(&mut self, at: &str, message: &str, text: &str) {
-        self.received(at);
+    pub(super) fn record_text(&mut self, at: &str, message: &str, text: &str) {
+        self.record_position(at);
         let text: String = serde_json::from_str(text).unwrap();
         let start = self.at.pos - text.len() as u64;
-        let (_, shown) = self.open.entry(message.parse().unwrap()).or_insert((start, String::new()));
-        shown.push_str(&text);
+        let (_, received) = self.open.entry(message.parse().unwrap()).or_insert((start, String::new()));
+        received.push_str(&text);
     }
 
-    pub(super) fn completed(&mut self, at: &str, message: &str, text: &str) {
-        self.received(at);
+    pub(super) fn record_message(&mut self, at: &str, message: &str, text: &str) {
+        self.record_position(at);
         let text: String = serde_json::from_str(text).unwrap();
-        if let Some((_, shown)) = self.open.remove(&message.parse().unwrap()) {
-            assert!(text.contains(&shown), "{message}: {shown:?} was shown of {text:?}");
+        if let Some((_, received)) = self.open.remove(&message.parse().unwrap()) {
+            assert!(text.contains(&received), "{message}: {received:?} was received of {text:?}");
         }
     }
 
     /// Subscribes again at the reader's position, in the process after the kill, and compares the text that the reader
-    /// received with the stored text. Returns how often the subscription reports lost text.
-    pub(super) async fn check(self, kernel: &Kernel, me: &Caller, session: SessionId, round: u64) -> usize {
+    /// received with the stored text. Returns whether the subscription reports lost text.
+    pub(super) async fn check(self, kernel: &Kernel, me: &Caller, session: SessionId, round: u64) -> bool {
         let by = SessionRef::Id(session);
         let latest = kernel.session_snapshot(me, &by).await.unwrap().position;
         let mut items = kernel.session_subscribe(me, &by, Some(self.at)).await.unwrap();
@@ -47,13 +47,15 @@ impl Reader {
             // The position was lost with a restore, and the reader begins anew.
             let first = items.next().await.unwrap().unwrap();
             assert!(matches!(first, Item::Reset(_)), "round {round}: {first:?}");
-            return 0;
+            return false;
         }
-        let (mut stored, mut cut) = (HashMap::new(), None);
+        let (mut stored, mut truncated_at) = (HashMap::new(), None);
         while items.position().cursor < latest.cursor {
             let next = tokio::time::timeout(Duration::from_secs(30), items.next()).await;
             match next.expect("an event is missing").unwrap().unwrap() {
-                Item::Truncated(at) => assert!(cut.replace(at.pos).is_none(), "round {round}: told twice"),
+                Item::Truncated(at) => {
+                    assert!(truncated_at.replace(at.pos).is_none(), "round {round}: reported twice");
+                }
                 Item::Event(event) => {
                     if let Body::MessageCompleted { message, .. } = &event.body {
                         stored.insert(message.id, message.text());
@@ -62,25 +64,25 @@ impl Reader {
                 _ => {}
             }
         }
-        for (message, (start, shown)) in self.open {
+        for (message, (start, received)) in self.open {
             let stored = stored.remove(&message).unwrap_or_default();
-            let end = start + shown.len() as u64;
-            let kept = match cut {
-                Some(cut) if cut < end => {
+            let end = start + received.len() as u64;
+            let kept = match truncated_at {
+                Some(position) if position < end => {
                     assert!(
-                        !stored.contains(&shown),
-                        "round {round}: {message}: nothing was lost of {shown:?}"
+                        !stored.contains(&received),
+                        "round {round}: {message}: nothing was lost of {received:?}"
                     );
-                    &shown[..usize::try_from(cut.saturating_sub(start)).unwrap()]
+                    &received[..usize::try_from(position.saturating_sub(start)).unwrap()]
                 }
-                _ => &shown[..],
+                _ => &received[..],
             };
-            let told = cut.map_or("nothing".into(), |cut| format!("that text after {cut} is lost"));
+            let loss = truncated_at.map_or("no loss".into(), |at| format!("the loss of text after {at}"));
             assert!(
                 stored.contains(kept),
-                "round {round}: {message}: {shown:?} was shown from {start} on, {stored:?} is stored, and it was told {told}"
+                "round {round}: {message}: {received:?} was received from {start} on, {stored:?} is stored, and {loss} was reported"
             );
         }
-        usize::from(cut.is_some())
+        truncated_at.is_some()
     }
 }

@@ -22,7 +22,7 @@ async fn settings_that_differ_are_named_without_their_values() {
     assert_eq!((differs(0), differs(1)), (Value::Null, json!(["limits", "runs"])), "{cluster}");
     let log = servers.log(1);
     assert!(log.contains("limits, runs") && log.contains("server 1"), "{log}");
-    assert!(!servers.log(0).contains("limits, runs"), "it was there before");
+    assert!(!servers.log(0).contains("limits, runs"), "the difference was reported too early");
     for command in ["cluster status", "doctor"] {
         let output = servers.command(0).args(command.split(' ')).output().unwrap();
         let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
@@ -34,7 +34,7 @@ async fn settings_that_differ_are_named_without_their_values() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_would_break_a_promise_of_the_others_is_refused() {
+async fn a_server_that_would_break_a_guarantee_of_the_others_is_refused() {
     let settings = vec![
         vec![("MAINSPRING_CLUSTER_MAX_WORKERS", "4")],
         vec![("MAINSPRING_CLUSTER_MAX_WORKERS", "5")],
@@ -57,7 +57,7 @@ async fn a_server_that_would_break_a_promise_of_the_others_is_refused() {
             .collect();
         assert!(missing.is_empty(), "{missing:?} in {text}");
     }
-    // The refused servers are not of the cluster, and the first one goes on.
+    // The refused servers do not join the cluster, and the first server goes on.
     assert_eq!(psql(&servers.database, "SELECT name FROM nodes"), "server 0");
     servers.ready(0).await;
 }

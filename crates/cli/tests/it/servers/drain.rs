@@ -156,7 +156,7 @@ fn id_of(run: &Value) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_is_stopped_hands_over_at_once_what_does_not_act() {
+async fn a_stopped_server_hands_over_inactive_sessions_at_once() {
     let few = patient(&[("MAINSPRING_MAX_IN_PROCESS_RUNS", "3")]);
     let mut servers = Servers::start_with_settings(vec![few; 3], true).await;
     let stopped = servers.active().unwrap();
@@ -193,7 +193,7 @@ async fn a_server_that_is_stopped_hands_over_at_once_what_does_not_act() {
         servers.moved(key, stopped).await;
     }
     servers.run_is(other, &queued, "succeeded").await;
-    // It still answers: for sessions that it has handed over, and for new ones.
+    // The stopped server still answers requests for sessions that it has handed over, and for new ones.
     let body = json!({
         "waitId": asks["wait"]["waitId"],
         "answer": {"kind": "tools", "results": [
@@ -211,7 +211,7 @@ async fn a_server_that_is_stopped_hands_over_at_once_what_does_not_act() {
     }
     let ready = servers.client.get(servers.url(stopped, "/ready")).send().await.unwrap();
     assert_eq!(ready.status(), StatusCode::SERVICE_UNAVAILABLE);
-    // What acts stays, until it ends. The prompt behind it runs elsewhere.
+    // An active run stays at its server until it ends. The prompt queued behind it runs at another server.
     assert_eq!(servers.home("hangs"), Some(stopped));
     assert!(servers.children.get_mut(&stopped).unwrap().try_wait().unwrap().is_none());
     for run in &hanging {
@@ -240,7 +240,7 @@ async fn servers_that_are_restarted_one_after_the_other_interrupt_no_run() {
     let readers = Readers::start(&servers, &sessions);
     for n in 0..3 {
         let node = servers.node(n);
-        // More work than what one server does by itself, with runs that take a while and prompts behind them.
+        // More work than one server can do, with runs that take a while and prompts queued behind them.
         for session in 0..4 {
             for prompt in ["sleep 200ms; say first", "say second", "stream 5 every 10ms x"] {
                 servers.prompt(n, &format!("k{n}{session}"), prompt).await;

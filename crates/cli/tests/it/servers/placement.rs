@@ -26,7 +26,7 @@ async fn a_session_with_labels_is_executed_by_a_server_that_has_them_or_waits_fo
         let body = json!({"prompt": prompt, "adapter": "script", "session": {"key": key, "labels": labels}});
         servers.request(n, Method::POST, "/v1/runs").json(&body).send().await.unwrap()
     };
-    // Whichever server is asked, and by the command line.
+    // The same through any server, and on the command line.
     for (n, key) in [(0, "k0"), (1, "k1"), (2, "k2")] {
         let answer = ask(n, key, &["eu", "gpu"], "say hi").await;
         assert!(answer.status().is_success(), "{}", answer.text().await.unwrap());
@@ -45,7 +45,7 @@ async fn a_session_with_labels_is_executed_by_a_server_that_has_them_or_waits_fo
     let why = "no server has the label `tpu` that the session needs: server 0 has none; server 1 has gpu, eu; server 2 has gpu";
     assert!(problem["detail"].as_str().unwrap().starts_with(why), "{problem}");
     assert_eq!((&problem["code"], &problem["retryable"]), (&json!("unavailable"), &json!(true)));
-    // One that only the server 1 may execute, and one that the server 2 may execute too, with queued runs.
+    // A session that only server 1 may execute, and one that server 2 may execute too, with queued runs.
     let mut queued = vec![];
     for (key, labels) in [("only", vec!["eu"]), ("both", vec!["gpu"])] {
         let first = ask(1, key, &labels, "sleep 60m").await;
@@ -65,7 +65,7 @@ async fn a_session_with_labels_is_executed_by_a_server_that_has_them_or_waits_fo
     };
     until(async || (status(&servers, &queued[1]).await? == "succeeded").then_some(())).await;
     assert_eq!(servers.home("both"), Some(2));
-    // The other one waits, and says for what.
+    // The other session waits, and names the label for which it waits.
     let waiting = until(async || {
         let status = send(servers.request(2, Method::GET, "/v1/cluster")).await?;
         status["waiting"].is_array().then(|| status["waiting"].clone())
@@ -78,7 +78,7 @@ async fn a_session_with_labels_is_executed_by_a_server_that_has_them_or_waits_fo
     assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
     let problem: Value = refused.json().await.unwrap();
     assert!(problem["detail"].as_str().unwrap().starts_with("no server has the label `eu`"), "{problem}");
-    // Until such a server is there again.
+    // The session waits until such a server has joined again.
     servers.spawn(1);
     servers.ready(1).await;
     until(async || (status(&servers, &queued[0]).await? == "succeeded").then_some(())).await;
@@ -88,7 +88,7 @@ async fn a_session_with_labels_is_executed_by_a_server_that_has_them_or_waits_fo
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn all_servers_together_keep_to_a_limit_of_active_runs() {
+async fn all_servers_together_respect_the_limit_of_active_runs() {
     let limit = vec![("MAINSPRING_CLUSTER_MAX_IN_PROCESS_RUNS", "2")];
     let mut servers = Servers::start_with_settings(vec![limit; 3], true).await;
     let active = |servers: &Servers| -> u64 {

@@ -187,7 +187,7 @@ async fn a_large_prompt_finds_its_session_by_its_key_at_any_server() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn only_a_server_can_say_that_a_request_was_forwarded() {
+async fn only_a_server_can_mark_a_request_as_forwarded() {
     let servers = Servers::start_with(2, true).await;
     let other = 1 - servers.active().unwrap();
     let hook = json!({"url": "https://hooks.example.com/x", "types": ["run.succeeded"]});
@@ -197,7 +197,8 @@ async fn only_a_server_can_say_that_a_request_was_forwarded() {
         let (status, problem) = (answer.status(), answer.json::<Value>().await.unwrap());
         assert_eq!((status, &problem["code"]), (StatusCode::FORBIDDEN, &json!("forbidden")), "{problem}");
     }
-    // With the proof, and forwarded as often as possible: the leader would not notice the webhook.
+    // With a valid proof and the maximum number of forwards, the server refuses: the leader would not learn of the
+    // webhook.
     let context = "mainspring 2026-11-18 requests between the servers of a cluster";
     let key = blake3::derive_key(context, b"a secret of all servers");
     let proof = blake3::keyed_hash(&key, b"forwarded 2").to_hex().to_string();

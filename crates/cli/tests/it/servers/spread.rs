@@ -121,7 +121,7 @@ async fn sessions_live_on_all_servers_and_any_server_answers_for_each() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn readers_of_all_sessions_and_keys_follow_what_other_servers_write() {
+async fn readers_of_all_sessions_and_keys_see_changes_of_other_servers() {
     let servers = Servers::start_with(2, true).await;
     // A reader of all sessions sees events of sessions that live on either server.
     let request = servers.request(0, Method::GET, "/v1/events").header("accept", "text/event-stream");
@@ -154,7 +154,7 @@ async fn readers_of_all_sessions_and_keys_follow_what_other_servers_write() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn servers_that_share_the_work_lose_and_double_nothing_when_homes_end() {
+async fn servers_that_share_the_work_neither_lose_nor_repeat_work_when_homes_end() {
     let mut servers = Servers::start_with(3, true).await;
     let load = Load::start(&servers);
     let mut homes = std::collections::BTreeSet::new();
@@ -163,14 +163,14 @@ async fn servers_that_share_the_work_lose_and_double_nothing_when_homes_end() {
     }
     assert!(homes.len() > 1, "several servers work: {homes:?}");
     let mut through = 0;
-    for trouble in ["kill", "stop", "disconnect", "stop", "term"] {
+    for fault in ["kill", "stop", "disconnect", "stop", "term"] {
         let ended = servers.run_agent(through, "hello").await;
-        assert_eq!(ended["status"], "succeeded", "{trouble}: {ended}\n{}", servers.log(through));
+        assert_eq!(ended["status"], "succeeded", "{fault}: {ended}\n{}", servers.log(through));
         servers.check_agents();
         let home = until(async || servers.home("coding")).await;
         let node = servers.node(home);
         through = (home + 1) % 3;
-        match trouble {
+        match fault {
             "kill" => {
                 servers.children.kill(home);
                 servers.wait_until_gone(&node);

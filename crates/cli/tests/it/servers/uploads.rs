@@ -6,7 +6,7 @@ use tokio::sync::oneshot;
 
 use super::*;
 
-/// More than a server keeps of a body in order to send it again.
+/// More than the part of a body that a server buffers to send it again.
 const UPLOAD_BYTES: usize = 3 << 20;
 
 impl Servers {
@@ -77,7 +77,7 @@ fn halting(
     stream::iter([Ok(first)]).chain(stream::once(waiting))
 }
 
-/// Does everything through the server `through` for a session that the server `home` executes.
+/// Checks prompts, streams, uploads and downloads through the server `through`, for a session of the server `home`.
 async fn check_everything(servers: &Servers, home: usize, through: usize) {
     let run = servers.prompt(home, "theirs", "say hello").await;
     let session = run["sessionId"].as_str().unwrap();

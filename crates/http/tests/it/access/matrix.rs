@@ -1,4 +1,5 @@
-//! Every operation, asked with credentials that do not count: ended ones, those of another server, and those of a viewer.
+//! Every operation, called with credentials that do not suffice: ended ones, those of another server, and those of a
+//! viewer.
 
 use mainspring_test_support::NOW;
 
@@ -101,7 +102,7 @@ async fn no_operation_accepts_a_credential_that_has_ended_or_is_for_another_serv
             }
         }
     }
-    assert_eq!(world.state().await, before, "and nothing was changed");
+    assert_eq!(world.state().await, before, "nothing was changed");
 }
 
 #[tokio::test]
@@ -123,7 +124,7 @@ async fn no_operation_lets_a_viewer_change_anything() {
             }
         }
     }
-    assert_eq!(world.state().await, before, "and nothing was changed");
+    assert_eq!(world.state().await, before, "nothing was changed");
 }
 
 /// Every operation that streams, in the OpenAPI document.

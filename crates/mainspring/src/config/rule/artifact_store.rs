@@ -2,7 +2,7 @@
 
 use super::{Input, Rule, Value};
 
-/// A rule that accepts a bucket with the beginning of names, or an empty text for none.
+/// A rule that accepts a bucket with a prefix of object names, or an empty text for none.
 pub(in super::super) struct BucketUrl;
 
 /// Allows the URL of a bucket or nothing.
@@ -30,7 +30,7 @@ impl Rule<Option<String>> for BucketUrl {
     }
 }
 
-/// Splits a URL into the bucket and the beginning of names. `None` if it is not the URL of a bucket.
+/// Splits a URL into the bucket and the prefix of object names. `None` if it is not the URL of a bucket.
 pub(crate) fn split_bucket(url: &str) -> Option<(&str, &str)> {
     let rest = url.strip_prefix("s3://")?;
     let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));

@@ -20,8 +20,8 @@ impl Input<'_> {
     }
 }
 
-/// Splits the text of a variable or flag at its commas. A blank text is an empty list; otherwise each entry is returned,
-/// so that the check of the entries refuses a forgotten one.
+/// Splits the text of a variable or flag at its commas. A blank text is an empty list; otherwise empty entries are
+/// returned too, so that the check of the entries refuses them.
 fn split(text: &str) -> impl Iterator<Item = &str> {
     let entries = (!text.trim().is_empty()).then(|| text.split(',').map(str::trim));
     entries.into_iter().flatten()

@@ -1,4 +1,4 @@
-//! Rules of the settings with which a server serves others: certificates, an identity provider.
+//! Rules of the settings for serving: certificates, an identity provider.
 
 use std::path::{Path, PathBuf};
 

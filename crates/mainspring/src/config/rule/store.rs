@@ -1,19 +1,19 @@
-//! The rules of settings that hold the URL of a PostgreSQL or the name of a server.
+//! The rules of settings that hold the URL of a PostgreSQL database or the name of a server.
 
 use super::{Input, Rule, Value};
 
-/// A rule that accepts the URL of a PostgreSQL, or an empty text for none.
+/// A rule that accepts the URL of a PostgreSQL database, or an empty text for none.
 pub(in super::super) struct StoreUrl {
     /// The meaning of an empty text.
     empty: &'static str,
 }
 
-/// Allows the URL of a PostgreSQL or nothing.
+/// Allows the URL of a PostgreSQL database or nothing.
 pub(in super::super) const fn store_url() -> StoreUrl {
     StoreUrl { empty: "SQLite" }
 }
 
-/// Allows another URL of the PostgreSQL of `store` or nothing.
+/// Allows another URL of the database of `store` or nothing.
 pub(in super::super) const fn listen_url() -> StoreUrl {
     StoreUrl { empty: "that of `store`" }
 }
@@ -70,7 +70,7 @@ pub(crate) fn without_password(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return "***".to_owned() };
     let (authority, tail) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
     if tail.contains('@') {
-        // The database's client takes everything before the first `@` for the user and the password.
+        // The database's client interprets everything before the first `@` as the user and the password.
         return format!("{scheme}://***");
     }
     let authority = match authority.rsplit_once('@') {
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shown_address_has_no_password() {
+    fn a_displayed_address_has_no_password() {
         for (url, shown) in [
             (
                 "postgres://ada:se:cr@et@db:5432/main?sslmode=require",

@@ -4,16 +4,16 @@ use super::*;
 
 #[test]
 fn goal_types_are_read_and_checked() {
-    let well = machine().file(
+    let valid = machine().file(
         "goal_reminders = 5\n[goal_types.count]\ndescription = \"Counts.\"\nschema = { type = \"object\", required = [\"n\"] }\n",
     );
-    let config = well.load().config;
+    let config = valid.load().config;
     assert_eq!(config.goal_reminders, 5);
     let schema = serde_json::json!({"type": "object", "required": ["n"]});
     let (name, description) = ("count".to_owned(), "Counts.".to_owned());
     let expected = mainspring_core::GoalType { name, description, schema, data_schema: None };
     assert_eq!(config.goal_types, [expected]);
-    let rows = well.load().rows();
+    let rows = valid.load().rows();
     let row = rows.iter().find(|row| row.key == "goal_types.count").unwrap();
     assert_eq!(row.value.to_string(), "Counts.");
     for (text, problem) in [

@@ -164,5 +164,5 @@ fn the_effects_of_a_file_are_listed_before_it_is_trusted() {
     assert!(!effects.iter().any(|effect| effect.contains("s3cret")), "{effects:#?}");
     assert!(effects[..3].iter().all(|effect| effect.starts_with("Runs")), "{effects:#?}");
     assert_eq!(resolved.ignored.len(), 1, "{:?}", resolved.ignored);
-    assert!(machine.ignored()[0].contains("is not trusted"), "looking is not trusting");
+    assert!(machine.ignored()[0].contains("is not trusted"), "a preview does not trust the file");
 }
