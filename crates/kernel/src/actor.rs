@@ -208,8 +208,7 @@ impl Actor {
             Command::Accept(accept, reply) => {
                 let outcome = Box::pin(self.accept(accept)).await;
                 self.end_if_not_stored();
-                // Counted before the caller is answered: a caller that then waits for idleness waits for this run too.
-                self.report_status();
+                self.announce_work();
                 let _ = reply.send(outcome);
             }
             Command::Create(request, seed, reply) => {
@@ -221,12 +220,12 @@ impl Actor {
             Command::Cancel(run, reply) => Box::pin(self.cancel(run, reply)).await,
             Command::Retry(run, change, reply) => {
                 let outcome = Box::pin(self.retry(run, *change)).await;
-                self.report_status();
+                self.announce_work();
                 let _ = reply.send(outcome);
             }
             Command::Answer(run, wait, answer, by, reply) => {
                 let outcome = Box::pin(self.answer(run, wait, answer, by)).await;
-                self.report_status();
+                self.announce_work();
                 let _ = reply.send(outcome);
             }
             Command::Feedback(message, owner, new, reply) => {
@@ -303,6 +302,13 @@ impl Actor {
             Report::Dispatched(by, dispatch) => Box::pin(self.dispatched(by, dispatch)).await,
             Report::Killed(by, death) => Box::pin(self.killed(by, death)).await,
         }
+    }
+
+    /// Orders the permit of a new or continued run and counts the run as work, before its caller is answered: a run that
+    /// the caller creates next, in any session, starts later, and a caller that then waits for idleness waits for this run.
+    fn announce_work(&mut self) {
+        self.order_permit();
+        self.report_status();
     }
 
     /// Ends the actor of a new session whose first commit has failed.

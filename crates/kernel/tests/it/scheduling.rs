@@ -1,15 +1,20 @@
 //! Scheduling: which runs execute, how many at once, and in which order.
 
 use std::collections::HashMap;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Context, Wake, Waker};
 
+use mainspring_core::permits::PermitPool;
 use mainspring_core::{RunId, RunStatus};
 use mainspring_kernel::Options;
 use mainspring_kernel::adapter::{Adapter, End, Executed};
 use mainspring_kernel::clock::Clock;
-use mainspring_kernel::kernel::{Caller, RunRequest, Work};
+use mainspring_kernel::kernel::{Caller, Kernel, RunRequest, Work};
 use mainspring_kernel::store::Store;
 use mainspring_store::Fault;
+use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::puppet::{Execution, PuppetBehavior, PuppetControl, puppet, puppet_request, question};
@@ -94,6 +99,40 @@ async fn a_permit_of_one_adapter_is_not_used_for_another() {
     assert!(control[1].is_idle(), "a second run of y executes");
     y.end(End::succeeded());
     control[1].next().await;
+}
+
+#[tokio::test]
+async fn a_queued_run_waits_for_its_permit_before_its_caller_is_answered() {
+    let disk = Disk::memory();
+    let (adapter, mut control) = puppet(&disk.store, PuppetBehavior::default());
+    let world = World::with(disk, workers(1), vec![adapter]).await;
+    world.send(puppet_request("a", "go")).await.unwrap();
+    control.next().await;
+    let seen = Arc::new(SeenWhenWoken { kernel: world.kernel.clone(), runs: Mutex::default() });
+    let mut sent = pin!(world.send(puppet_request("b", "go")));
+    // The actor wakes the caller while it answers, so the waker sees what the actor has done by then.
+    let sent = poll_fn(|context| {
+        let waker = Waker::from(Arc::new(WithWaker(seen.clone(), context.waker().clone())));
+        sent.as_mut().poll(&mut Context::from_waker(&waker))
+    });
+    sent.await.unwrap();
+    assert_eq!(seen.runs.lock().last(), Some(&2), "runs that have a permit or wait for one");
+}
+
+/// The number of runs that had a permit or waited for one, each time that a task was woken.
+struct SeenWhenWoken {
+    kernel: Kernel,
+    runs: Mutex<Vec<usize>>,
+}
+
+struct WithWaker(Arc<SeenWhenWoken>, Waker);
+
+impl Wake for WithWaker {
+    fn wake(self: Arc<Self>) {
+        let (demand, _) = self.0.kernel.permit_demand(PermitPool::Workers);
+        self.0.runs.lock().push(demand.owners.values().sum());
+        self.1.wake_by_ref();
+    }
 }
 
 #[tokio::test]
