@@ -129,7 +129,9 @@ impl From<mainspring_client::Error> for CliError {
                 429 | 500.. => Exit::Unavailable,
                 _ => Exit::BadRequest,
             },
-            E::Unreachable { .. } | E::Broken { .. } | E::Protocol { .. } => Exit::Unavailable,
+            E::Unreachable { .. } | E::Broken { .. } | E::NoResponse { .. } | E::Protocol { .. } => {
+                Exit::Unavailable
+            }
             E::Invalid(_) => Exit::BadRequest,
         };
         let code = error.code().to_owned().into();

@@ -48,6 +48,10 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long an unused connection is kept. Shorter than the server's default for `http.header_ms`, after which the server
 /// closes it: a request on a connection that is being closed may or may not be carried out.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(15);
+/// The time in which the response to a request must begin. Servers that are busy, or that wait for an event, answer much
+/// sooner. Without a limit, a request could wait for ever: hyper may lose it if the server closes the connection at the
+/// moment at which the request is sent (hyperium/hyper#2312).
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(120);
 /// The largest file of certificates that is read.
 const MAX_FILE_BYTES: u64 = 4 << 20;
 
@@ -60,6 +64,7 @@ pub struct Client {
     secret: Arc<SecretString>,
     owner: Option<Arc<str>>,
     host: Option<Arc<str>>,
+    response_timeout: Duration,
     /// Keeps the short alias of a long socket path alive.
     _socket: Option<Arc<Socket>>,
 }
@@ -130,6 +135,7 @@ impl Client {
             secret: Arc::new(secret.into()),
             owner: None,
             host: None,
+            response_timeout: RESPONSE_TIMEOUT,
             _socket: None,
         })
     }
@@ -142,6 +148,12 @@ impl Client {
     /// Acts as the host of this name: agents of runs that the client creates call the tools of the host.
     pub fn for_host(self, host: &str) -> Self {
         Self { host: Some(host.into()), ..self }
+    }
+
+    /// Waits up to `timeout` for the response to a request to begin; 120 seconds unless set. Imports, uploads of artifacts
+    /// and log-ins, which wait for a person, have no limit.
+    pub fn with_response_timeout(self, timeout: Duration) -> Self {
+        Self { response_timeout: timeout, ..self }
     }
 
     /// Opens a stream of server-sent events.
@@ -208,7 +220,18 @@ impl Client {
         request
     }
 
+    /// Sends a request, and waits for the beginning of its response for a limited time.
     async fn send(&self, request: RequestBuilder) -> Result<Response, Error> {
+        match tokio::time::timeout(self.response_timeout, self.send_unlimited(request)).await {
+            Ok(sent) => sent,
+            Err(_) => {
+                Err(Error::NoResponse { address: self.address.to_string(), waited: self.response_timeout })
+            }
+        }
+    }
+
+    /// Sends a request whose response may take any time to begin: it waits for a person, or its body is large.
+    async fn send_unlimited(&self, request: RequestBuilder) -> Result<Response, Error> {
         self.owner.as_deref().map_or(Ok(()), check_owner)?;
         let response = request.send().await.map_err(|error| self.transport_error(error))?;
         if response.status().is_success() {

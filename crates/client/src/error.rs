@@ -1,5 +1,7 @@
 //! Errors of requests, by what the caller does next.
 
+use std::time::Duration;
+
 use crate::Problem;
 
 /// Codes of the server that change the client's behaviour.
@@ -35,6 +37,18 @@ pub enum Error {
         #[source]
         source: reqwest::Error,
     },
+    /// The server got the request and did not answer in time: the request may or may not have been carried out. A request
+    /// with an idempotency key can be sent again.
+    #[error(
+        "{address} has not answered within {waited:?}: continue its process if it is stopped, or end it, and send the \
+         request again"
+    )]
+    NoResponse {
+        /// The address.
+        address: String,
+        /// The time that the server had.
+        waited: Duration,
+    },
     /// The response is not one of mainspring's.
     #[error("{address} does not answer as mainspring does: {problem}")]
     Protocol {
@@ -55,6 +69,7 @@ impl Error {
             Self::Refused(problem) => &problem.code,
             Self::Unreachable { .. } => "unreachable",
             Self::Broken { .. } => "connection_broken",
+            Self::NoResponse { .. } => "not_responding",
             Self::Protocol { .. } => "protocol",
             Self::Invalid(_) => "invalid_request",
         }
@@ -64,6 +79,11 @@ impl Error {
     pub fn is_gone(&self) -> bool {
         matches!(self, Self::Unreachable { .. } | Self::Broken { .. })
             || self.is_refused_with(code::SHUTTING_DOWN)
+    }
+
+    /// True when the server did not answer in time.
+    pub fn is_not_responding(&self) -> bool {
+        matches!(self, Self::NoResponse { .. })
     }
 
     /// True when the requested thing does not exist, or the caller may not see it.
@@ -87,6 +107,8 @@ impl Error {
 
     /// True when the same request may succeed later.
     pub fn is_retryable(&self) -> bool {
-        self.is_gone() || matches!(self, Self::Refused(problem) if problem.retryable)
+        self.is_gone()
+            || self.is_not_responding()
+            || matches!(self, Self::Refused(problem) if problem.retryable)
     }
 }

@@ -53,8 +53,8 @@ impl Link {
         (if owner.is_empty() { client } else { client.for_owner(owner) }, server.no)
     }
 
-    /// Sends a request; if the server is lost, repeats it on the next one. Requests that change something must therefore be
-    /// idempotent. Fails if the connection to this process's own server breaks [`LOCAL_TRIES`] times.
+    /// Sends a request; if the server is lost, repeats it on the next one, and if the server does not answer in time, repeats
+    /// it there. Requests that change something must therefore be idempotent. Fails if the connection to this process's own server breaks [`LOCAL_TRIES`] times.
     pub(crate) async fn ask<T, F>(&self, owner: &str, ask: impl Fn(Client) -> F) -> Result<T, Error>
     where
         F: Future<Output = Result<T, Error>>,
@@ -69,6 +69,8 @@ impl Link {
                         return Err(error);
                     }
                 }
+                // The server may be stopped, or the request was lost: then only a repetition is answered.
+                Err(error) if error.is_not_responding() => {}
                 answer => return answer,
             }
         }
@@ -158,5 +160,37 @@ impl Keeper {
     /// Declares that no other server will follow.
     pub fn give_up(&self) {
         self.now.send_modify(|server| server.renews = false);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_request_that_is_not_answered_is_repeated() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client =
+            Client::over_tcp(&format!("http://{}", listener.local_addr().unwrap()), "secret").unwrap();
+        let (link, _keeper) = Link::new(client.with_response_timeout(Duration::from_millis(20)), false);
+        let server = async {
+            let _unanswered = listener.accept().await.unwrap();
+            loop {
+                let (mut repeated, _) = listener.accept().await.unwrap();
+                let _ = repeated.read(&mut [0; 4096]).await;
+                let _ =
+                    repeated.write_all(b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 4\r\n\r\noops").await;
+            }
+        };
+        let answer = tokio::select! {
+            answer = link.ask("", |client| async move { client.session_get("key").await }) => answer,
+            never = server => never,
+        };
+        assert_eq!(answer.unwrap_err().code(), "protocol");
     }
 }

@@ -23,7 +23,7 @@ impl Client {
     pub async fn login_create(&self, adapter: &str, method: &str) -> Result<(), Error> {
         let login = Login { method_id: method.to_owned() };
         let request = self.request(Method::POST, &["v1", "adapters", adapter, "logins"]);
-        self.send(with_json(request, &login)?).await.map(drop)
+        self.send_unlimited(with_json(request, &login)?).await.map(drop)
     }
 
     /// Lists the control tools with their schemas.

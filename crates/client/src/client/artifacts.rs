@@ -23,8 +23,8 @@ impl Client {
     ) -> Result<Artifact, Error> {
         let request = self.request(Method::POST, &["v1", "sessions", session, "artifacts"]).query(artifact);
         let request = request.header(CONTENT_TYPE, mime_type.unwrap_or("application/octet-stream"));
-        self.read(self.send(request.header(header_name::IDEMPOTENCY_KEY, idempotency_key).body(bytes)).await?)
-            .await
+        let request = request.header(header_name::IDEMPOTENCY_KEY, idempotency_key).body(bytes);
+        self.read(self.send_unlimited(request).await?).await
     }
 
     /// Lists the artifacts of a session, the newest first.

@@ -102,7 +102,7 @@ impl Client {
     /// Creates a session from an exported file: all of it or nothing.
     pub async fn session_import(&self, file: Vec<u8>) -> Result<Session, Error> {
         let request = self.request(Method::POST, &["v1", "import"]).header(CONTENT_TYPE, "application/jsonl");
-        self.read(self.send(request.body(file)).await?).await
+        self.read(self.send_unlimited(request.body(file)).await?).await
     }
 
     /// Reads a page of a session's events.

@@ -1,5 +1,7 @@
 //! Errors: each failure has its code, and says whether the same request may succeed later.
 
+use std::time::Duration;
+
 use mainspring_client::{Client, Error, Prompt, SessionListQuery};
 use mainspring_test_support::{TOKEN, TestNode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -65,4 +67,14 @@ async fn a_response_that_is_not_from_mainspring_is_a_protocol_error() {
         let error = client.session_list(&SessionListQuery::default()).await.unwrap_err();
         assert_eq!((error.code(), error.is_gone()), (code, is_gone), "{answer:?}: {error}");
     }
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_answer_in_time_is_reported() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let client = Client::over_tcp(&format!("http://{}", listener.local_addr().unwrap()), TOKEN).unwrap();
+    let client = client.with_response_timeout(Duration::from_millis(20));
+    let error = client.session_list(&SessionListQuery::default()).await.unwrap_err();
+    let found = (error.code(), error.is_gone(), error.is_retryable());
+    assert_eq!(found, ("not_responding", false, true), "{error}");
 }
