@@ -30,7 +30,7 @@ use tokio::sync::watch;
 use tokio_postgres::{Client, Error, Row};
 
 use super::connect::Connector;
-use super::lease::{self, LocalServer, Renewal, durations};
+use super::lease::{self, Connections, Lease, LocalServer, Renewal, durations};
 use super::migrate::{self, SCHEMA_VERSION};
 use super::permits::SharedPermits;
 use super::server;
@@ -140,13 +140,11 @@ pub(super) async fn drain(client: &Client, local: &LocalServer) -> Result<(), Er
 
 /// Renews the lease of a server at work, takes the lead if no server has it, and publishes the known servers.
 pub(super) struct HomeKeeper {
-    pub(super) connector: Connector,
     pub(super) shared: Arc<Shared>,
     pub(super) local: Arc<LocalServer>,
     pub(super) homes: watch::Sender<Homes>,
     /// The permits that the servers share, once the kernel of this one has started.
     pub(super) permits: Arc<OnceLock<SharedPermits>>,
-    pub(super) client: Option<Client>,
     /// True if this server must not lead any more, because it is going to stop.
     pub(super) is_stepping_down: Arc<AtomicBool>,
     /// When the lease is renewed next, in milliseconds since the start of the machine.
@@ -158,10 +156,11 @@ pub(super) struct HomeKeeper {
 }
 
 impl HomeKeeper {
-    /// Renews the lease until it is lost or released.
-    pub(super) async fn keep(self) {
+    /// Renews the lease until it is lost or released. `client` is an open connection, if there is one.
+    pub(super) async fn keep(self, connector: Connector, client: Option<Client>) {
         let (shared, local) = (Arc::clone(&self.shared), Arc::clone(&self.local));
-        lease::keep_lease(&shared, &local, "the lease of this server", POLL_MS, self).await;
+        let lease = Lease { name: "the lease of this server", interval_ms: POLL_MS };
+        lease.keep(&shared, &local, Connections { connector, client }, self).await;
     }
 
     /// Renews the lease of this server, and that of the database if this server leads.
@@ -185,11 +184,16 @@ impl HomeKeeper {
             // The lease of the database was released earlier, and the answer to the release was lost.
             self.shared.leads.store(false, Ordering::Release);
         }
+        Ok(true)
+    }
+
+    /// Records that this server is alive, and the number of its sessions.
+    async fn report(&self, client: &Client) -> Result<(), Error> {
         lease::report_alive(client, &self.local).await?;
+        let node = self.local.node.as_bytes().as_slice();
         let count = "UPDATE nodes SET sessions =
                        (SELECT count(*) FROM leases WHERE leases.node_id = $1 AND NOT released) WHERE node_id = $1";
-        client.execute_typed(count, &typed(&[&node])).await?;
-        Ok(true)
+        client.execute_typed(count, &typed(&[&node])).await.map(drop)
     }
 
     /// Releases the lease of the database if this server has it and another one can take it.
@@ -227,39 +231,36 @@ impl HomeKeeper {
 impl Renewal for HomeKeeper {
     /// Renews the lease when it is due, takes or releases the lead, takes over from ended servers, exchanges permits
     /// and publishes the known servers.
-    async fn tick(&mut self) -> Result<bool, Error> {
-        let client = match self.client.take().filter(|client| !client.is_closed()) {
-            Some(client) => client,
-            None => self.connector.connect().await?,
-        };
+    async fn tick(&mut self, client: &Client) -> Result<bool, Error> {
         let sent_ms = boot_time_ms();
         if sent_ms >= self.renewal_at_ms {
-            if !self.renew(&client).await? {
+            if !self.renew(client).await? {
                 return Ok(false);
             }
             // Extended before the next statements, which may have to wait.
             if self.local.extend_in_time(&self.shared, sent_ms) {
                 self.renewal_at_ms = sent_ms + self.local.times.renewal_ms();
             }
+            self.report(client).await?;
         }
         if self.is_stepping_down.load(Ordering::Acquire) {
-            self.step_down(&client).await?;
-        } else if !self.shared.leads.load(Ordering::Acquire) && self.lead(&client).await? {
+            self.step_down(client).await?;
+        } else if !self.shared.leads.load(Ordering::Acquire) && self.lead(client).await? {
             self.shared.leads.store(true, Ordering::Release);
             // Servers may have ended while there was no leader.
             self.has_lost_homes = true;
         }
         let leads = self.shared.leads.load(Ordering::Acquire);
         if leads {
-            take_over(&client, &self.local).await?;
+            take_over(client, &self.local).await?;
         }
         if let Some(permits) = self.permits.get() {
-            permits.exchange(&client, &self.local).await?;
+            permits.exchange(client, &self.local).await?;
             if leads {
-                permits.divide(&client, &self.shared).await?;
+                permits.divide(client, &self.shared).await?;
             }
         }
-        let (mut seen, all) = read_servers(&client).await?;
+        let (mut seen, all) = read_servers(client).await?;
         let has_lost_homes =
             std::mem::take(&mut self.has_lost_homes) || (leads && !self.known.is_subset(&all));
         self.known = all;
@@ -269,7 +270,6 @@ impl Renewal for HomeKeeper {
             *homes = seen;
             is_new
         });
-        self.client = Some(client);
         Ok(true)
     }
 }

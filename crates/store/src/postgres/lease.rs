@@ -18,6 +18,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use mainspring_core::placement::Offer;
 use mainspring_core::{LeaseTimes, NodeId};
 use mainspring_kernel::boot_time::boot_time_ms;
@@ -159,74 +161,146 @@ pub(super) fn durations(times: LeaseTimes) -> (i64, i64) {
 
 /// Renews the lease of the active server.
 pub(super) struct Keeper {
-    pub(super) connector: Connector,
     pub(super) shared: Arc<Shared>,
     pub(super) local: Arc<LocalServer>,
-    pub(super) client: Option<Client>,
 }
 
 impl Keeper {
-    /// Renews the lease until it is lost or released.
-    pub(super) async fn keep(self) {
+    /// Renews the lease until it is lost or released. `client` is an open connection, if there is one.
+    pub(super) async fn keep(self, connector: Connector, client: Option<Client>) {
         let (shared, local) = (Arc::clone(&self.shared), Arc::clone(&self.local));
-        keep_lease(&shared, &local, "the lease of the database", local.times.renewal_ms(), self).await;
+        let lease = Lease { name: "the lease of the database", interval_ms: local.times.renewal_ms() };
+        lease.keep(&shared, &local, Connections { connector, client }, self).await;
     }
 }
 
 impl Renewal for Keeper {
-    async fn tick(&mut self) -> Result<bool, Error> {
+    async fn tick(&mut self, client: &Client) -> Result<bool, Error> {
         let sent_ms = boot_time_ms();
-        let client = match self.client.take().filter(|client| !client.is_closed()) {
-            Some(client) => client,
-            None => self.connector.connect().await?,
-        };
         let node = self.local.node.as_bytes().as_slice();
         let boot = self.shared.boot.load(Ordering::Acquire);
         let (lease_ms, free_ms) = durations(self.local.times);
         let params = typed(&[&node, &boot, &lease_ms, &free_ms]);
         let is_renewed = client.execute_typed(RENEW, &params).await? > 0;
-        report_alive(&client, &self.local).await?;
         if is_renewed {
             self.local.extend_in_time(&self.shared, sent_ms);
         }
-        self.client = Some(client);
+        report_alive(client, &self.local).await?;
         Ok(is_renewed)
     }
 }
 
 /// Renews a lease.
 pub(super) trait Renewal {
-    /// Renews the lease if that is due. Returns false if another server has it. Dropped if it takes too long.
-    fn tick(&mut self) -> impl Future<Output = Result<bool, Error>> + Send;
+    /// Renews the lease if that is due. Returns false if another server has it. May be dropped at any point, and called
+    /// again with another connection.
+    fn tick(&mut self, client: &Client) -> impl Future<Output = Result<bool, Error>> + Send;
 }
 
-/// Calls `renewal` every `interval_ms` until the lease is lost or released. `lease` names the lease in the log.
-pub(super) async fn keep_lease(
-    shared: &Shared,
-    local: &LocalServer,
-    lease: &str,
-    interval_ms: u64,
-    mut renewal: impl Renewal,
-) {
-    loop {
-        let left = shared.left_ms();
-        if left == 0 {
-            shared.lose("its lease was not renewed in time");
-            return;
-        }
-        pause(interval_ms.min(left)).await;
-        let timeout = local.times.renewal_ms().min(shared.left_ms());
-        let ticked = tokio::select! {
-            ticked = renewal.tick() => ticked,
-            () = pause(timeout) => continue,
-        };
-        match ticked {
-            Ok(true) => {}
-            Ok(false) => {
-                shared.lose("another server has taken its lease");
+/// A lease that this server renews.
+pub(super) struct Lease {
+    /// The name of the lease in the log.
+    pub(super) name: &'static str,
+    /// Time between two ticks of the renewal.
+    pub(super) interval_ms: u64,
+}
+
+impl Lease {
+    /// Calls `renewal` until the lease is lost or released.
+    pub(super) async fn keep(
+        self,
+        shared: &Shared,
+        local: &LocalServer,
+        mut connections: Connections,
+        mut renewal: impl Renewal,
+    ) {
+        loop {
+            let left = shared.left_ms();
+            if left == 0 {
+                shared.lose("its lease was not renewed in time");
                 return;
             }
-            Err(error) => tracing::warn!(error = %describe(&error), "{lease} was not renewed"),
+            pause(self.interval_ms.min(left)).await;
+            let ticked = tokio::select! {
+                ticked = connections.tick(&mut renewal, local.times.renewal_ms()) => ticked,
+                () = expired(shared) => continue,
+            };
+            match ticked {
+                Ok(true) => {}
+                Ok(false) => {
+                    shared.lose("another server has taken its lease");
+                    return;
+                }
+                Err(error) => tracing::warn!(error = %describe(&error), "{} was not renewed", self.name),
+            }
+        }
+    }
+}
+
+/// Resolves when this server may not act any more.
+async fn expired(shared: &Shared) {
+    loop {
+        match shared.left_ms() {
+            0 => return,
+            // The lease may be renewed meanwhile.
+            left => pause(left).await,
+        }
+    }
+}
+
+/// The connection on which a lease is renewed.
+///
+/// A connection that does not answer may be dead, or the database may be slow. A slow database takes even longer to open a
+/// connection than to answer. So a connection is replaced only when another one is open, and an attempt to open one is
+/// never given up for being slow.
+pub(super) struct Connections {
+    pub(super) connector: Connector,
+    pub(super) client: Option<Client>,
+}
+
+impl Connections {
+    /// Calls `renewal` once; again on another connection if the first does not answer within `slow_ms` and the other is
+    /// open earlier.
+    async fn tick(&mut self, renewal: &mut impl Renewal, slow_ms: u64) -> Result<bool, Error> {
+        let mut client = match self.client.take().filter(|client| !client.is_closed()) {
+            Some(client) => client,
+            None => self.connect(slow_ms).await?,
+        };
+        loop {
+            tokio::select! {
+                ticked = renewal.tick(&client) => {
+                    if ticked.is_ok() {
+                        self.client = Some(client);
+                    }
+                    return ticked;
+                }
+                replacement = self.replacement(slow_ms) => client = replacement,
+            }
+            tracing::warn!("PostgreSQL did not answer for {slow_ms} ms: another connection is used");
+        }
+    }
+
+    /// Waits for `slow_ms`, then opens a connection. Retries until one is open.
+    async fn replacement(&self, slow_ms: u64) -> Client {
+        loop {
+            pause(slow_ms).await;
+            if let Ok(client) = self.connect(slow_ms).await {
+                return client;
+            }
+        }
+    }
+
+    /// Opens a connection. Starts another attempt whenever none has ended for `slow_ms`, and returns the first connection.
+    async fn connect(&self, slow_ms: u64) -> Result<Client, Error> {
+        let mut attempts = FuturesUnordered::from_iter([self.connector.connect()]);
+        loop {
+            tokio::select! {
+                Some(opened) = attempts.next() => match opened {
+                    Err(_) if !attempts.is_empty() => {}
+                    opened => return opened,
+                },
+                () = pause(slow_ms) => attempts.push(self.connector.connect()),
+            }
         }
     }
 }

@@ -113,7 +113,6 @@ impl Standby {
             notices,
             listener,
             permits,
-            client,
             is_stepping_down,
             threads,
         })
@@ -158,22 +157,20 @@ impl Standby {
         self.extend(sent_ms)?;
         let _ = self.shared.home.set(self.local.node);
         let (shared, local) = (Arc::clone(&self.shared), Arc::clone(&self.local));
-        let (connector, homes) = (self.connector.clone(), self.homes.clone());
+        let homes = self.homes.clone();
         let permits = Arc::clone(&self.permits);
         let is_stepping_down = Arc::clone(&self.is_stepping_down);
         let keeper = HomeKeeper {
-            connector,
             shared,
             local,
             homes,
             permits,
-            client,
             is_stepping_down,
             renewal_at_ms: 0,
             has_lost_homes: false,
             known: BTreeSet::new(),
         };
-        self.connector.spawn(keeper.keep());
+        self.connector.spawn(keeper.keep(self.connector.clone(), client));
         let (connector, shared, node) = (self.connector.clone(), Arc::clone(&self.shared), self.local.node);
         self.connector.spawn(notices::announce(connector, Arc::clone(&shared), node));
         self.connector.spawn(notices::listen(self.listener.clone(), shared, node, self.notices.clone()));
@@ -321,7 +318,7 @@ impl Standby {
     fn open(&self, client: Option<Client>, sent_ms: u64) -> Result<PostgresStore, PostgresError> {
         self.extend(sent_ms)?;
         let (shared, local) = (Arc::clone(&self.shared), Arc::clone(&self.local));
-        self.connector.spawn(Keeper { connector: self.connector.clone(), shared, local, client }.keep());
+        self.connector.spawn(Keeper { shared, local }.keep(self.connector.clone(), client));
         PostgresStore::assemble(&self.connector, &self.shared, self.options, Arc::clone(&self.threads))
     }
 
