@@ -38,8 +38,8 @@ use spread::until;
 const HANG_TIMEOUT: Duration = Duration::from_secs(110);
 /// The longest wait until a response begins.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
-/// The lease of the servers.
-const LEASE_MS: &str = "4000";
+/// The lease of the servers. Long enough for a database that stands still for seconds, because the disk is busy.
+const LEASE_MS: &str = "6000";
 
 /// An agent that records every other agent that is alive. Each server has one agent, so two living agents belong to two
 /// servers.
@@ -263,6 +263,17 @@ impl Servers {
         assert!(two.is_empty(), "{two}");
         let started = fs::read_to_string(self.folder.path().join("agents")).unwrap_or_default();
         started.lines().count()
+    }
+}
+
+impl Drop for Servers {
+    /// Prints the logs if the test has failed.
+    fn drop(&mut self) {
+        if thread::panicking() {
+            for n in 0..self.ports.len() {
+                eprintln!("== log of server {n}\n{}", self.log(n));
+            }
+        }
     }
 }
 
