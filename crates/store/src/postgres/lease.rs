@@ -222,7 +222,7 @@ impl Lease {
             }
             pause(self.interval_ms.min(left)).await;
             let ticked = tokio::select! {
-                ticked = connections.tick(&mut renewal, local.times.renewal_ms()) => ticked,
+                ticked = connections.tick(&mut renewal, shared, local.times.renewal_ms()) => ticked,
                 () = expired(shared) => continue,
             };
             match ticked {
@@ -251,22 +251,27 @@ async fn expired(shared: &Shared) {
 /// The connection on which a lease is renewed.
 ///
 /// A connection that does not answer may be dead, or the database may be slow. A slow database takes even longer to open a
-/// connection than to answer. So a connection is replaced only when another one is open, and an attempt to open one is
-/// never given up for being slow.
+/// connection than to answer. So a connection gets two thirds of the time that is left before another one replaces it, which
+/// is opened meanwhile. No attempt to open one is given up for being slow.
 pub(super) struct Connections {
     pub(super) connector: Connector,
     pub(super) client: Option<Client>,
 }
 
 impl Connections {
-    /// Calls `renewal` once; again on another connection if the first does not answer within `slow_ms` and the other is
-    /// open earlier.
-    async fn tick(&mut self, renewal: &mut impl Renewal, slow_ms: u64) -> Result<bool, Error> {
+    /// Calls `renewal` once; again whenever the connection is replaced.
+    async fn tick(
+        &mut self,
+        renewal: &mut impl Renewal,
+        shared: &Shared,
+        slow_ms: u64,
+    ) -> Result<bool, Error> {
         let mut client = match self.client.take().filter(|client| !client.is_closed()) {
             Some(client) => client,
             None => self.connect(slow_ms).await?,
         };
         loop {
+            let patience_ms = shared.left_ms() * 2 / 3;
             tokio::select! {
                 ticked = renewal.tick(&client) => {
                     if ticked.is_ok() {
@@ -274,13 +279,15 @@ impl Connections {
                     }
                     return ticked;
                 }
-                replacement = self.replacement(slow_ms) => client = replacement,
+                (replacement, ()) = async { tokio::join!(self.replacement(slow_ms), pause(patience_ms)) } => {
+                    client = replacement;
+                }
             }
-            tracing::warn!("PostgreSQL did not answer for {slow_ms} ms: another connection is used");
+            tracing::warn!("PostgreSQL did not answer for {patience_ms} ms: another connection is used");
         }
     }
 
-    /// Waits for `slow_ms`, then opens a connection. Retries until one is open.
+    /// Opens a connection, beginning after `slow_ms`. Retries until one is open.
     async fn replacement(&self, slow_ms: u64) -> Client {
         loop {
             pause(slow_ms).await;

@@ -122,6 +122,27 @@ async fn a_lease_is_renewed_and_outlives_lost_connections() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_lease_is_renewed_by_a_database_that_answers_slowly() {
+    let times = LeaseTimes::new(2 * LEASE_MS);
+    let url = database();
+    let first = join(&url, LocalServer { times, ..local_server(1) }).await;
+    let _store = first.lead().await.unwrap();
+    // Longer than the time between two renewals.
+    let slow = "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS
+                  $$ BEGIN PERFORM pg_sleep(0.55); RETURN new; END $$;
+                CREATE TRIGGER slow BEFORE UPDATE ON server_lease FOR EACH ROW EXECUTE FUNCTION slow()";
+    psql(&url, slow);
+    assert!(times.renewal_ms() < 550);
+    for n in 0..4 {
+        let before = renewed(&url);
+        while renewed(&url) == before {
+            assert!(first.is_active(), "after {n} renewals");
+        }
+    }
+    assert!(first.is_active());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_cannot_renew_stops_before_another_one_takes_over() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("limit");
