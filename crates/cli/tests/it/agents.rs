@@ -72,7 +72,7 @@ impl World {
     pub(crate) async fn wait_for_processes(&self, processes: usize) {
         let started = async {
             while self.process_count() < processes {
-                tokio::task::yield_now().await;
+                crate::pace::pause().await;
             }
         };
         with_timeout(started).await;

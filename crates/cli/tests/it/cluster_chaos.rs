@@ -17,6 +17,7 @@ use tokio::task::JoinSet;
 
 use self::database::Database;
 use self::proxy::Proxy;
+use crate::pace::pause;
 use crate::processes::{Processes, free_ports};
 
 mod database;
@@ -95,6 +96,7 @@ impl Servers {
             let ended = self.children.get_mut(&n).unwrap().try_wait().unwrap();
             let log = || fs::read_to_string(self.folder.path().join(format!("log{n}"))).unwrap_or_default();
             assert!(ended.is_none(), "server {n} ended: {ended:?}\n{}", log());
+            pause().await;
         }
     }
 
@@ -119,7 +121,7 @@ impl Load {
     async fn progress(&self, count: usize) {
         let target = self.acknowledged.load(Ordering::Acquire) + count;
         while self.acknowledged.load(Ordering::Acquire) < target {
-            tokio::task::yield_now().await;
+            pause().await;
         }
     }
 
@@ -164,14 +166,22 @@ impl Load {
             match items.last() {
                 Some(last) => after = format!("{}.0", last["cursor"]),
                 None if was_settled => return read,
-                None => {}
+                None => pause().await,
             }
         }
     }
 }
 
-/// Sends a request. None if the server is not reachable, or asks to try again.
+/// Sends a request. None, after a pause, if the server is not reachable, or asks to try again.
 async fn send(request: RequestBuilder) -> Option<Value> {
+    let answer = answer(request).await;
+    if answer.is_none() {
+        pause().await;
+    }
+    answer
+}
+
+async fn answer(request: RequestBuilder) -> Option<Value> {
     let answer = request.timeout(REQUEST_TIMEOUT).send().await.ok()?;
     let status = answer.status();
     let text = answer.text().await.ok()?;
@@ -252,7 +262,7 @@ async fn a_cluster_loses_nothing_while_its_database_and_network_fail() {
         acknowledged.extend(written.unwrap().into_values());
     }
     while database.query("SELECT count(*) FROM runs WHERE NOT ended") != "0" {
-        tokio::task::yield_now().await;
+        pause().await;
     }
     load.is_settled.store(true, Ordering::Release);
     let read = reader.join_next().await.unwrap().unwrap();

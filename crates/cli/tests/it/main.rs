@@ -33,6 +33,7 @@ mod native;
 mod networks;
 mod object_store;
 mod open;
+mod pace;
 mod people;
 mod pi;
 #[path = "../../../store/tests/it/cluster.rs"]

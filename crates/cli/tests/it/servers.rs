@@ -22,6 +22,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::kill::example;
+use crate::pace::pause;
 use crate::postgres_cluster::{database, psql};
 use crate::processes::{Processes, free_ports};
 
@@ -38,8 +39,8 @@ use spread::until;
 const HANG_TIMEOUT: Duration = Duration::from_secs(110);
 /// The longest wait until a response begins.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
-/// The lease of the servers. Long enough for a database that stands still for seconds, because the disk is busy.
-const LEASE_MS: &str = "6000";
+/// The lease of the servers.
+const LEASE_MS: &str = "4000";
 
 /// An agent that records every other agent that is alive. Each server has one agent, so two living agents belong to two
 /// servers.
@@ -185,6 +186,7 @@ impl Servers {
             }
             let ended = self.children.get_mut(&n).unwrap().try_wait().unwrap();
             assert!(ended.is_none(), "server {n} ended: {ended:?}\n{}", self.log(n));
+            pause().await;
         }
     }
 
@@ -217,7 +219,7 @@ impl Servers {
         let next = loop {
             match self.active() {
                 Some(active) if active != before => break active,
-                _ => {}
+                _ => pause().await,
             }
         };
         self.ready(next).await;
@@ -315,8 +317,16 @@ async fn send_once(request: RequestBuilder) -> Option<Response> {
     timeout(ANSWER_TIMEOUT, request.send()).await.ok()?.ok()
 }
 
-/// Sends a request. None if the server is not reachable, or asks to try again.
+/// Sends a request. None, after a pause, if the server is not reachable, or asks to try again.
 async fn send(request: RequestBuilder) -> Option<Value> {
+    let answer = answer(request).await;
+    if answer.is_none() {
+        pause().await;
+    }
+    answer
+}
+
+async fn answer(request: RequestBuilder) -> Option<Value> {
     let answer = send_once(request).await?;
     let status = answer.status();
     let text = answer.text().await.ok()?;
@@ -448,7 +458,7 @@ async fn read_feed(
         match items.last() {
             Some(last) => after = format!("{}.0", last["cursor"]),
             None if was_settled => return read,
-            None => {}
+            None => pause().await,
         }
     }
 }

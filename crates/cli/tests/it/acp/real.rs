@@ -299,7 +299,7 @@ async fn a_cancel_ends_a_command_that_opencode_left_in_another_session() {
     let run = world.prompt("a", "RUN setsid sh -c 'sleep 4321 & sleep 4321' & sleep 4321").await;
     let started = async {
         while sleeps() < 3 {
-            tokio::task::yield_now().await;
+            crate::pace::pause().await;
         }
     };
     with_timeout(started).await;

@@ -183,7 +183,7 @@ async fn a_cancel_ends_every_command(agent: Agent) {
     let run = world.prompt("a", &agent.run_command(command)).await;
     let started = async {
         while sleeps() < 3 {
-            tokio::task::yield_now().await;
+            crate::pace::pause().await;
         }
     };
     with_timeout(started).await;

@@ -122,7 +122,7 @@ async fn a_slow_handle_delays_no_other_and_gets_the_complete_result() {
     assert_eq!(read.result().await.unwrap().text.len(), 1_000_000);
     // Wait for the end of the query without reading its stream.
     while slow.active().is_some() {
-        tokio::task::yield_now().await;
+        crate::pace::pause().await;
     }
     let (mut pieces, mut missed) = (vec![], 0);
     while let Some(event) = unread.next().await {

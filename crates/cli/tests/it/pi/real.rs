@@ -133,7 +133,7 @@ async fn processes_started_by_pi_stop_with_it() {
     };
     let begun = async {
         while sleeps() < 2 {
-            tokio::task::yield_now().await;
+            crate::pace::pause().await;
         }
     };
     with_timeout(begun).await;

@@ -126,7 +126,8 @@ async fn an_agent_reaches_sessions_of_other_servers_and_their_end_is_known_when_
     assert_eq!((&settled["status"], &settled["delegationId"]), (&json!("failed"), &made["delegationId"]));
     let child = servers.ended(0, made["childRunId"].as_str().unwrap()).await;
     assert_eq!((&child["status"], &child["attempts"]), (&json!("orphaned"), &json!(1)), "{child}");
-    let runs = send(servers.request(0, Method::GET, &format!("/v1/runs?session={first}"))).await.unwrap();
+    let list = format!("/v1/runs?session={first}");
+    let runs = until(async || send(servers.request(0, Method::GET, &list)).await).await;
     assert_eq!(runs["items"].as_array().unwrap().len(), 3, "one run for each request: {runs}");
 
     // The server of the parent is killed: the child is cancelled.

@@ -9,6 +9,7 @@ pub(super) async fn until<T>(mut is: impl AsyncFnMut() -> Option<T>) -> T {
         if let Some(value) = is().await {
             return value;
         }
+        pause().await;
     }
 }
 
