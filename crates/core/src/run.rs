@@ -174,17 +174,27 @@ impl Run {
         self.limited_since().min(attempt.created_at)
     }
 
-    /// Adjusts the deadline of a run that is loaded at `now`, if the clock was set back since the run was stored. Returns
+    /// Adjusts the deadlines of a run that is loaded at `now`, if the clock was set back since the run was stored. Returns
     /// true if the run has changed.
-    pub fn keep_deadline(&mut self, now: Time) -> bool {
-        let deadline = match &mut self.state {
-            RunState::Queued { retry_at, .. } => retry_at.as_mut(),
-            state => state.wait_mut().and_then(|wait| wait.expires_at.as_mut()),
+    pub fn keep_deadlines(&mut self, now: Time) -> bool {
+        let set_at = self.updated_at;
+        if now >= set_at {
+            return false;
+        }
+        let (retry_at, wait) = match &mut self.state {
+            RunState::Queued { retry_at, .. } => (retry_at.as_mut(), None),
+            state => (None, state.wait_mut()),
         };
-        let Some(deadline) = deadline.filter(|_| now < self.updated_at) else { return false };
-        *deadline = deadline.kept_from(self.updated_at, now);
-        self.updated_at = now;
-        true
+        let of_wait = wait.into_iter().flat_map(Wait::deadlines_mut);
+        let mut has_changed = false;
+        for deadline in retry_at.into_iter().chain(of_wait) {
+            *deadline = deadline.kept_from(set_at, now);
+            has_changed = true;
+        }
+        if has_changed {
+            self.updated_at = now;
+        }
+        has_changed
     }
 
     /// The refusal for commands to a run that is not live: it has ended or was merged into another run.

@@ -286,6 +286,11 @@ impl Wait {
         }
     }
 
+    /// The times at which the wait and its calls expire.
+    pub(crate) fn deadlines_mut(&mut self) -> impl Iterator<Item = &mut Time> {
+        self.calls.iter_mut().filter_map(|call| call.expires_at.as_mut()).chain(self.expires_at.as_mut())
+    }
+
     /// When the wait, or the first of its open calls, expires. `None` once the wait is answered.
     pub fn next_expiry(&self) -> Option<Time> {
         if self.answer.is_some() {
@@ -384,6 +389,17 @@ mod tests {
 
     fn result(id: &str, text: &str) -> ClientResult {
         ClientResult { tool_use_id: id.into(), content: json!(text), ..ClientResult::default() }
+    }
+
+    #[test]
+    fn the_deadlines_of_a_wait_are_those_of_its_calls_and_its_own() {
+        let mut wait = Wait { expires_at: Some(Time(900)), ..tools_wait() };
+        wait.calls[0].expires_at = Some(Time(150));
+        for deadline in wait.deadlines_mut() {
+            *deadline = deadline.kept_from(Time(100), Time(10));
+        }
+        let deadlines = (wait.calls[0].expires_at, wait.calls[1].expires_at, wait.expires_at);
+        assert_eq!(deadlines, (Some(Time(60)), None, Some(Time(810))));
     }
 
     #[test]
