@@ -23,6 +23,13 @@ impl Tables {
                 self.dead_letters.extend(letter);
                 true
             }
+            WebhookChange::Replace(letter) => {
+                let Some(known) = self.dead_letters.get_mut(&(letter.webhook, letter.cursor.0)) else {
+                    return false;
+                };
+                known.clone_from(letter);
+                true
+            }
             WebhookChange::Forget(id, cursor) => self.dead_letters.remove(&(*id, cursor.0)).is_some(),
         }
     }

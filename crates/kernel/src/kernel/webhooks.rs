@@ -120,16 +120,11 @@ impl Kernel {
 
     /// Records the result of sending a dead letter again.
     pub async fn webhook_resent(&self, letter: DeadLetter, delivery: &Delivery) -> Result<(), Error> {
-        let id = letter.webhook;
         let change = match delivery {
-            Delivery::Delivered => WebhookChange::Forget(id, letter.cursor),
+            Delivery::Delivered => WebhookChange::Forget(letter.webhook, letter.cursor),
             Delivery::Failed(error) | Delivery::Refused(error) => {
-                let all = self.shared.store.webhooks(None).await?;
-                let Some(webhook) = all.into_iter().find(|webhook| webhook.id == id) else { return Ok(()) };
-                let (error, failed_at) = (error.clone(), self.shared.clock.now());
-                let letter =
-                    DeadLetter { attempts: letter.attempts.saturating_add(1), error, failed_at, ..letter };
-                WebhookChange::Progress(webhook, Some(letter))
+                let (attempts, failed_at) = (letter.attempts.saturating_add(1), self.shared.clock.now());
+                WebhookChange::Replace(DeadLetter { attempts, error: error.clone(), failed_at, ..letter })
             }
         };
         self.shared.store.webhook_write(&change).await?;

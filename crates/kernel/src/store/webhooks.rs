@@ -11,6 +11,8 @@ pub enum WebhookChange {
     Remove(WebhookId),
     /// Updates a webhook, and adds or replaces a dead letter. Without effect if the webhook was removed.
     Progress(Webhook, Option<DeadLetter>),
+    /// Replaces a dead letter. Without effect if it was removed.
+    Replace(DeadLetter),
     /// Removes the dead letter of an event.
     Forget(WebhookId, Cursor),
 }

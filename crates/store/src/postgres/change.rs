@@ -382,6 +382,11 @@ pub(super) async fn webhook_write(change: &Reader, webhook: &WebhookChange) -> R
             }
             written
         }
+        WebhookChange::Replace(letter) => {
+            let sql = "UPDATE dead_letters SET body = $3 WHERE webhook_id = $1 AND cursor = $2 RETURNING 1";
+            let id = letter.webhook.as_bytes().as_slice();
+            change.write(sql, &[&id, &int(letter.cursor.0), &to_json(letter)?]).await?
+        }
         WebhookChange::Forget(id, cursor) => {
             let sql = "DELETE FROM dead_letters WHERE webhook_id = $1 AND cursor = $2 RETURNING 1";
             change.write(sql, &[&id.as_bytes().as_slice(), &int(cursor.0)]).await?

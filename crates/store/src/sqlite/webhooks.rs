@@ -30,6 +30,11 @@ pub(super) fn webhook_write(connection: &Connection, change: &WebhookChange) -> 
                 letter.as_ref().map(|letter| json(serde_json::to_string(letter)).map(|text| (letter, text)));
             progress(connection, webhook, &text, letter.transpose()?)
         }
+        WebhookChange::Replace(letter) => {
+            let text = json(serde_json::to_string(letter))?;
+            let sql = "UPDATE dead_letters SET letter_json = ?3 WHERE webhook_id = ?1 AND event_seq = ?2";
+            execute(connection, sql, params![letter.webhook.bytes(), int(letter.cursor.0), text])
+        }
         WebhookChange::Forget(id, cursor) => {
             let sql = "DELETE FROM dead_letters WHERE webhook_id = ?1 AND event_seq = ?2";
             execute(connection, sql, params![id.bytes(), int(cursor.0)])

@@ -85,6 +85,15 @@ async fn dead_letters_are_kept_once_per_event_until_they_are_forgotten() {
             Ok(false),
             "{name}"
         );
+        // The result of sending one again leaves the webhook alone, and does not bring the letter back.
+        let moved = Webhook { cursor: Cursor(9), ..mine.clone() };
+        store.webhook_write(&WebhookChange::Progress(moved.clone(), None)).await.unwrap();
+        for (cursor, is_stored) in [(7, true), (5, false)] {
+            let replace = WebhookChange::Replace(letter(&mine, cursor, "sent again"));
+            assert_eq!(store.webhook_write(&replace).await, Ok(is_stored), "{name}");
+        }
+        assert_eq!(letters(store, &mine, 0, 9).await, [(7, "sent again".into())], "{name}");
+        assert_eq!(store.webhooks(Some(OWNER)).await.unwrap(), [moved], "{name}");
         store.webhook_write(&WebhookChange::Remove(mine.id)).await.unwrap();
         assert_eq!(letters(store, &mine, 0, 9).await, [], "{name}");
     }
