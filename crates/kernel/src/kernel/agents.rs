@@ -77,9 +77,9 @@ impl Kernel {
                 return Err(Error::AgentTaken { name: name.to_string() });
             }
             // The outcome is unknown: look it up.
-            Err(StoreError::Unavailable(why)) => match self.agent_row(caller, &name).await? {
+            Err(error) if error.is_outcome_unknown() => match self.agent_row(caller, &name).await? {
                 Some(found) if found.hash == row.hash => true,
-                _ => return Err(Error::Unavailable(why)),
+                _ => return Err(error.into()),
             },
             written => written?,
         };
@@ -125,9 +125,9 @@ impl Kernel {
                 "the agent {name} is shared by all owners: it is built in, or a file of the server"
             ))),
             Ok(false) => Err(Error::not_found("agent", name)),
-            Err(StoreError::Unavailable(why)) => match self.agent_row(caller, name).await? {
+            Err(error) if error.is_outcome_unknown() => match self.agent_row(caller, name).await? {
                 None => Ok(()),
-                Some(_) => Err(Error::Unavailable(why)),
+                Some(_) => Err(error.into()),
             },
             Err(error) => Err(error.into()),
         }

@@ -9,7 +9,7 @@ use mainspring_core::{Block, Body, Cursor, GoalType, Run, RunOptions, SessionId}
 
 use super::{Caller, Kernel, RunRequest};
 use crate::error::Error;
-use crate::store::{GoalTypeRow, SessionRef, StoreError};
+use crate::store::{GoalTypeRow, SessionRef};
 
 /// Runs whose goals a snapshot holds: the last ones that have any.
 const MAX_RUNS: usize = 1_000;
@@ -59,10 +59,10 @@ impl Kernel {
         let row = GoalTypeRow { owner: caller.owner.clone(), goal_type, created_at, updated_at: now };
         let is_new = match self.shared.store.goal_type_write(&row).await {
             // The outcome is unknown: look it up.
-            Err(StoreError::Unavailable(why)) => {
+            Err(error) if error.is_outcome_unknown() => {
                 match self.shared.store.goal_types(&caller.owner).await?.contains(&row) {
                     true => known.is_none(),
-                    false => return Err(Error::Unavailable(why)),
+                    false => return Err(error.into()),
                 }
             }
             written => written?,

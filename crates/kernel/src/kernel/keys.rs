@@ -359,8 +359,8 @@ impl Kernel {
 
     /// Makes a key durable. If the outcome is unknown, looks it up until it is known.
     async fn key_store(&self, key: &ApiKey, request: Option<&Request>) -> Result<(), StoreError> {
-        let why = match self.shared.store.key_write(key, request).await {
-            Err(StoreError::Unavailable(why)) => why,
+        let unknown = match self.shared.store.key_write(key, request).await {
+            Err(error) if error.is_outcome_unknown() => error,
             outcome => return outcome,
         };
         let (clock, mut pause_ms) = (&self.shared.clock, 50);
@@ -371,7 +371,7 @@ impl Kernel {
                     clock.sleep_for(pause_ms).await;
                     pause_ms = (pause_ms * 2).min(5_000);
                 }
-                Ok(_) => return Err(StoreError::Unavailable(why)),
+                Ok(_) => return Err(unknown),
                 Err(error) => return Err(error),
             }
         }

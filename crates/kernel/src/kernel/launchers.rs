@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::{Caller, Kernel};
 use crate::error::Error;
-use crate::store::{EdgeChange, EdgeRecord, StoreError};
+use crate::store::{EdgeChange, EdgeRecord};
 
 /// The kind of the stored records.
 const KIND: &str = "launcher";
@@ -223,11 +223,13 @@ impl Kernel {
         cache.forget(&put.scope);
         match self.shared.store.edge_write(&EdgeChange::Put(put)).await {
             // The outcome is unknown: look it up.
-            Err(StoreError::Unavailable(why)) => match self.launcher_read(caller, &record.agent_id).await {
-                Ok(written) if written == record => Ok(record),
-                Ok(_) | Err(Error::NotFound { .. }) => Err(Error::Unavailable(why)),
-                Err(error) => Err(error),
-            },
+            Err(unknown) if unknown.is_outcome_unknown() => {
+                match self.launcher_read(caller, &record.agent_id).await {
+                    Ok(written) if written == record => Ok(record),
+                    Ok(_) | Err(Error::NotFound { .. }) => Err(unknown.into()),
+                    Err(error) => Err(error),
+                }
+            }
             written => written.map(|_| record).map_err(Error::from),
         }
     }

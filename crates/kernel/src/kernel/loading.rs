@@ -108,7 +108,7 @@ impl Shared {
     async fn keep_deadlines(&self, fence: Fence, loaded: &mut Loaded) -> Result<(), StoreError> {
         let now = self.clock.now();
         let runs = loaded.runs.iter_mut().map(|(run, _)| run);
-        let changed = runs.filter_map(|run| run.keep_deadline(now).then(|| Row::Run(Arc::new(run.clone()))));
+        let changed = runs.filter_map(|run| run.keep_deadlines(now).then(|| Row::Run(Arc::new(run.clone()))));
         let rows: Vec<Row> = changed.collect();
         match rows.is_empty() {
             true => Ok(()),

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::{Caller, Kernel, Shared};
 use crate::actor::{Command, StateWrite};
 use crate::error::Error;
-use crate::store::{OwnerState, SessionRef, StateAt, StateHistoryOf, StoreError};
+use crate::store::{OwnerState, SessionRef, StateAt, StateHistoryOf};
 
 /// Selects a state.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -158,13 +158,13 @@ impl Shared {
         let put = OwnerState { owner, key, value: stored, expect, at: now, by };
         let key = put.key.clone();
         match self.store.state_put(put).await {
-            Err(StoreError::Unavailable(why)) => {
+            Err(error) if error.is_outcome_unknown() => {
                 // The outcome is unknown: compare with what is stored now.
                 let entry = self.store.state_get(&at, &key).await?.entry;
                 let done = entry != before && entry.as_ref().map(|entry| &entry.value) == value.as_ref();
                 match done {
                     true => Ok(StateOutcome { created: before.is_none() && entry.is_some(), entry }),
-                    false => Err(Error::Unavailable(why)),
+                    false => Err(error.into()),
                 }
             }
             outcome => Ok(outcome?),
