@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use mainspring_client::{Client, Error, Events, Feed, Socket};
 use mainspring_core::Position;
+use mainspring_host::Successor;
 use mainspring_kernel::clock::Clock;
 use mainspring_store::{OmiOffer, Owner, StateDir, StateDirError};
 use mainspring_system::tasks::Tasks;
@@ -287,10 +288,14 @@ impl<'a> Connection<'a> {
         self.local.as_ref().is_some_and(|local| !local.is_handed_over())
     }
 
-    /// True when another process may serve the sessions later: the owner may exit, and this process may hand the
-    /// directory over to a `serve`.
-    pub(super) fn may_change(&self) -> bool {
-        self.context.config().url.is_none()
+    /// Which server follows when the connection is lost: the owner of the state directory may exit, and this process may
+    /// hand the directory over to a `serve`.
+    pub(super) fn successor(&self) -> Successor {
+        match self.is_owner() {
+            _ if self.context.config().url.is_some() => Successor::Remote,
+            true => Successor::Local,
+            false => Successor::Other,
+        }
     }
 
     /// Disconnects. An owner first completes all accepted work, including its guests'.

@@ -2,8 +2,7 @@
 
 use clap::Args;
 use mainspring_core::SessionId;
-use mainspring_host::Link;
-use mainspring_host::{mcp, mcp_relay};
+use mainspring_host::{Link, Successor, mcp, mcp_relay};
 use mainspring_kernel::clock::Clock;
 use mainspring_system::ids::Ids;
 
@@ -44,9 +43,11 @@ impl Mcp {
             Some(_) => Connection::open_as_guest(context).await?,
             None => context.connect(Purpose::Execute).await?,
         };
-        let reconnects = connection.may_change() && self.session.is_none();
-        let (link, mut keeper) = Link::new(connection.client().clone(), reconnects);
-        keeper.set_local(connection.is_owner());
+        let successor = match self.session {
+            Some(_) => Successor::None,
+            None => connection.successor(),
+        };
+        let (link, mut keeper) = Link::new(connection.client().clone(), successor);
         // With an API key, the key determines the owner.
         let owner = match context.config().url {
             Some(_) => String::new(),

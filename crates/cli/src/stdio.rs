@@ -10,7 +10,7 @@ use clap::Args;
 use mainspring_api::jsonl::{Code, LineIds, Reply};
 use mainspring_core::Time;
 use mainspring_host::jsonl::{self, Disconnect, Jsonl};
-use mainspring_host::{Keeper, Link};
+use mainspring_host::{Keeper, Link, Successor};
 use mainspring_kernel::clock::Clock;
 use mainspring_store::OmiOffer;
 use mainspring_system::ids::Ids;
@@ -72,8 +72,7 @@ impl Stdio {
         if let Some(offer @ OmiOffer::Elsewhere) = connection.omi_offer() {
             print_offer(context, offer, true)?;
         }
-        let (link, mut keeper) = Link::new(connection.client().clone(), connection.may_change());
-        keeper.set_local(connection.is_owner());
+        let (link, mut keeper) = Link::new(connection.client().clone(), connection.successor());
         let stdout = File::from(std::io::stdout().as_fd().try_clone_to_owned()?);
         let host = match Jsonl::start(link, self.options(context), Ids::system(), clock.clone(), stdout) {
             Ok(host) => host,
@@ -189,11 +188,10 @@ pub(super) async fn with_reconnect<T>(
     future: impl Future<Output = T>,
 ) -> Result<T, CliError> {
     let next = async || {
-        // While this process owns the state directory, its own server still runs: only a connection to it broke.
-        if !connection.is_owner() {
+        if connection.successor() == Successor::Other {
             connection.reconnect().await?;
         }
-        Ok((connection.client().clone(), connection.is_owner()))
+        Ok((connection.client().clone(), connection.successor()))
     };
     keeper.renew_until(clock, future, next).await
 }

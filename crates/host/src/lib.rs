@@ -8,5 +8,5 @@ pub mod mcp;
 pub mod mcp_relay;
 mod plane;
 
-pub use link::{Keeper, Link};
+pub use link::{Keeper, Link, Successor};
 pub use plane::LinkPlane;

@@ -2,7 +2,7 @@
 //!
 //! The server is the process that owns the state directory, possibly this one. Another process can take over the state
 //! directory while a host is connected. The host does not notice: the holder of the [`Keeper`] supplies the next
-//! server.
+//! server. A server at another address is the same one when it answers again.
 
 use mainspring_client::{Client, Error};
 use mainspring_system::clock::Clock;
@@ -10,8 +10,34 @@ use tokio::sync::{mpsc, watch};
 
 /// Pause before this process connects to its own server again.
 const LOCAL_RETRY_DELAY_MS: u64 = 100;
-/// The number of times that a request is sent to the server of this process before it fails.
-const LOCAL_TRIES: u32 = 3;
+/// Pause before the server at another address is connected to again.
+const REMOTE_RETRY_DELAY_MS: u64 = 1_000;
+/// The number of times that a request is sent to the same server before it fails.
+const TRIES: u32 = 3;
+
+/// The server that follows when the connection to a server is lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Successor {
+    /// None.
+    None,
+    /// Another process, which takes over.
+    Other,
+    /// The same server, which is this process: only the connection is lost.
+    Local,
+    /// The same server, at its address. It may be away for a while.
+    Remote,
+}
+
+impl Successor {
+    /// The pause before the same server is connected to again.
+    const fn retry_delay_ms(self) -> Option<u64> {
+        match self {
+            Self::None | Self::Other => None,
+            Self::Local => Some(LOCAL_RETRY_DELAY_MS),
+            Self::Remote => Some(REMOTE_RETRY_DELAY_MS),
+        }
+    }
+}
 
 /// A connection to the current server. Cheap to clone.
 #[derive(Clone)]
@@ -31,17 +57,13 @@ struct Server {
     client: Client,
     /// Increases with each server.
     no: u64,
-    /// Whether another server will follow when this one is lost.
-    renews: bool,
-    /// Whether this process is the server.
-    is_local: bool,
+    successor: Successor,
 }
 
 impl Link {
-    /// Creates a link to the server of `client`. With `renews`, the keeper supplies the next server when this one is
-    /// lost.
-    pub fn new(client: Client, renews: bool) -> (Self, Keeper) {
-        let (sender, now) = watch::channel(Server { client, no: 0, renews, is_local: false });
+    /// Creates a link to the server of `client`. The keeper supplies the successor when that server is lost.
+    pub fn new(client: Client, successor: Successor) -> (Self, Keeper) {
+        let (sender, now) = watch::channel(Server { client, no: 0, successor });
         let (lost, losses) = mpsc::unbounded_channel();
         (Self { now, lost }, Keeper { now: sender, lost: losses })
     }
@@ -54,18 +76,19 @@ impl Link {
     }
 
     /// Sends a request; if the server is lost, repeats it on the next one, and if the server does not answer in time, repeats
-    /// it there. Requests that change something must therefore be idempotent. Fails if the connection to this process's own server breaks [`LOCAL_TRIES`] times.
+    /// it there. Requests that change something must therefore be idempotent. Fails if the connection to a server that has no
+    /// other successor breaks [`TRIES`] times.
     pub(crate) async fn ask<T, F>(&self, owner: &str, ask: impl Fn(Client) -> F) -> Result<T, Error>
     where
         F: Future<Output = Result<T, Error>>,
     {
-        let mut local_tries = 0;
+        let mut tries = 0;
         loop {
             let (client, no) = self.client(owner);
-            local_tries += u32::from(self.is_local());
+            tries += u32::from(self.successor() != Successor::Other);
             match ask(client).await {
                 Err(error) if error.is_gone() => {
-                    if local_tries >= LOCAL_TRIES || !self.renewed(no).await {
+                    if tries >= TRIES || !self.renewed(no).await {
                         return Err(error);
                     }
                 }
@@ -76,9 +99,9 @@ impl Link {
         }
     }
 
-    /// True while this process is the server.
-    pub(crate) fn is_local(&self) -> bool {
-        self.now.borrow().is_local
+    /// The server that follows when this one is lost.
+    pub(crate) fn successor(&self) -> Successor {
+        self.now.borrow().successor
     }
 
     /// Reports that the server with the number `no` is lost, and waits for the next one. Returns false if none will
@@ -87,25 +110,26 @@ impl Link {
         let mut now = self.now.clone();
         // One borrow for both fields: a second read lock, taken while the first is held, could deadlock with a waiting
         // writer.
-        let (current, renews) = {
+        let (current, successor) = {
             let server = now.borrow();
-            (server.no, server.renews)
+            (server.no, server.successor)
         };
-        if current == no && (!renews || self.lost.send(no).is_err()) {
+        if current == no && (successor == Successor::None || self.lost.send(no).is_err()) {
             return false;
         }
-        now.wait_for(|server| server.no > no || !server.renews).await.is_ok_and(|server| server.no > no)
+        let is_decided = |server: &Server| server.no > no || server.successor == Successor::None;
+        now.wait_for(is_decided).await.is_ok_and(|server| server.no > no)
     }
 }
 
 impl Keeper {
-    /// Awaits `future`. Meanwhile, whenever the server is lost, switches the link to the server that `next` returns. The
-    /// boolean of `next` is true if this process is that server. If `next` fails, no other server follows.
+    /// Awaits `future`. Meanwhile, whenever the server is lost, switches the link to the server that `next` returns, with the
+    /// successor of that server. If `next` fails, no other server follows.
     pub async fn renew_until<T, E>(
         &mut self,
         clock: &Clock,
         future: impl Future<Output = T>,
-        mut next: impl AsyncFnMut() -> Result<(Client, bool), E>,
+        mut next: impl AsyncFnMut() -> Result<(Client, Successor), E>,
     ) -> Result<T, E> {
         tokio::pin!(future);
         loop {
@@ -113,10 +137,10 @@ impl Keeper {
                 done = &mut future => return Ok(done),
                 () = self.lost() => {}
             }
-            let was_local = self.now.borrow().is_local;
+            let retry_delay_ms = self.now.borrow().successor.retry_delay_ms();
             let found = async {
-                if was_local {
-                    clock.sleep_for(LOCAL_RETRY_DELAY_MS).await;
+                if let Some(delay_ms) = retry_delay_ms {
+                    clock.sleep_for(delay_ms).await;
                 }
                 next().await
             };
@@ -126,7 +150,7 @@ impl Keeper {
                 found = found => found,
             };
             match found {
-                Ok((client, is_local)) => self.found(client, is_local),
+                Ok((client, successor)) => self.found(client, successor),
                 Err(error) => {
                     self.give_up();
                     return Err(error);
@@ -147,19 +171,14 @@ impl Keeper {
         }
     }
 
-    /// Switches the link to the server of `client`. Another server follows when that one is lost.
-    pub fn found(&self, client: Client, is_local: bool) {
-        self.now.send_modify(|server| *server = Server { client, no: server.no + 1, renews: true, is_local });
-    }
-
-    /// Records whether this process is the server.
-    pub fn set_local(&self, is_local: bool) {
-        self.now.send_modify(|server| server.is_local = is_local);
+    /// Switches the link to the server of `client`.
+    pub fn found(&self, client: Client, successor: Successor) {
+        self.now.send_modify(|server| *server = Server { client, no: server.no + 1, successor });
     }
 
     /// Declares that no other server will follow.
     pub fn give_up(&self) {
-        self.now.send_modify(|server| server.renews = false);
+        self.now.send_modify(|server| server.successor = Successor::None);
     }
 }
 
@@ -177,7 +196,8 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let client =
             Client::over_tcp(&format!("http://{}", listener.local_addr().unwrap()), "secret").unwrap();
-        let (link, _keeper) = Link::new(client.with_response_timeout(Duration::from_millis(20)), false);
+        let (link, _keeper) =
+            Link::new(client.with_response_timeout(Duration::from_millis(20)), Successor::None);
         let server = async {
             let _unanswered = listener.accept().await.unwrap();
             loop {

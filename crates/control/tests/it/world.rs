@@ -10,7 +10,7 @@ use mainspring_api::control::ControlPlane;
 use mainspring_client::Client;
 use mainspring_control::ControlTools;
 use mainspring_core::{Run, RunStatus, SessionId, Time};
-use mainspring_host::{Keeper, Link, LinkPlane};
+use mainspring_host::{Keeper, Link, LinkPlane, Successor};
 use mainspring_http::{Access, Http, HttpLimits};
 use mainspring_kernel::adapter::Adapter;
 use mainspring_kernel::clock::Clock;
@@ -58,7 +58,7 @@ impl World {
         let (limits, stop) = (HttpLimits::default(), CancellationToken::new());
         let http = Http::new(kernel.clone(), Access::new("token", OWNER), limits, stop.clone());
         server.spawn(mainspring_http::serve(listener, http.router(), limits, stop));
-        let (link, keeper) = Link::new(Client::over_tcp(&address, "token").unwrap(), false);
+        let (link, keeper) = Link::new(Client::over_tcp(&address, "token").unwrap(), Successor::None);
         let me = Caller::new(OWNER);
         Self { kernel, clock, me, link, _keeper: keeper, _server: server, _artifacts: artifacts }
     }

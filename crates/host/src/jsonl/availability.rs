@@ -16,7 +16,7 @@ use mainspring_system::clock::Clock;
 
 use super::live::Query;
 use super::{Shared, code_and_message};
-use crate::link::Link;
+use crate::link::{Link, Successor};
 
 /// Time between two checks.
 const INTERVAL_MS: u64 = 500;
@@ -91,7 +91,11 @@ pub(super) async fn watch(host: Weak<Shared>) {
             // Another server usually follows at once.
             Answer::Gone => {
                 let since = *gone_since.get_or_insert(now);
-                (now.since(since) >= ANSWER_TIMEOUT_MS).then(|| Some(Obstacle::leaving()))
+                let obstacle = || match link.successor() {
+                    Successor::Remote => Obstacle::not_responding(),
+                    Successor::None | Successor::Other | Successor::Local => Obstacle::leaving(),
+                };
+                (now.since(since) >= ANSWER_TIMEOUT_MS).then(|| Some(obstacle()))
             }
         };
         let Some(shared) = host.upgrade() else { return };
@@ -117,7 +121,7 @@ async fn await_answer(
     loop {
         tokio::select! {
             answer = &mut check => return Some(answer),
-            () = clock.sleep_until_moment(deadline), if !link.is_local() => {
+            () = clock.sleep_until_moment(deadline), if link.successor() != Successor::Local => {
                 let shared = host.upgrade()?;
                 report_status(&shared, reported, Some(&Obstacle::not_responding())).await;
                 // Reports again after a while, to queries that have begun in the meantime.

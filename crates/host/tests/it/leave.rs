@@ -5,6 +5,7 @@ use std::future::{pending, ready};
 
 use mainspring_client::Client;
 use mainspring_core::RunStatus;
+use mainspring_host::Successor;
 use mainspring_system::clock::Clock;
 use mainspring_test_support::TOKEN;
 use serde_json::{Value, json};
@@ -83,7 +84,7 @@ fn a_query_goes_on_when_another_server_takes_over() {
     host.receive_until(|line| line["type"] == "text_delta");
     drop(first);
     server.runtime.block_on(keeper.lost());
-    keeper.found(server.client(), false);
+    keeper.found(server.client(), Successor::Other);
     host.query("next", "other", "say after");
     assert_eq!(host.receive_end("next")["text"], "after\n");
     host.send(&json!({"type": "interrupt", "protocolVersion": 2, "requestId": "r", "clientId": "test"}));
@@ -116,10 +117,10 @@ fn a_query_goes_on_after_every_broken_connection_to_the_own_server() {
     let [first, second] = [listen(), listen()];
     let client = |url: &str| Client::over_tcp(url, TOKEN).unwrap();
     let (mut host, mut keeper) = Host::through(&server, client(&first.url()), |_| {});
-    keeper.set_local(true);
+    keeper.found(client(&first.url()), Successor::Local);
     let mut clients = [client(&second.url()), server.client()].into_iter();
     server.runtime.spawn(async move {
-        let next = move || ready(Ok::<_, Infallible>((clients.next().unwrap(), true)));
+        let next = move || ready(Ok::<_, Infallible>((clients.next().unwrap(), Successor::Local)));
         keeper.renew_until(&Clock::system(), pending::<()>(), next).await
     });
     host.query("r", "k", "say before; hang");
@@ -135,15 +136,43 @@ fn a_query_goes_on_after_every_broken_connection_to_the_own_server() {
 }
 
 #[test]
+fn a_query_goes_on_when_a_server_at_another_address_answers_again() {
+    let server = Server::start();
+    let first = server.runtime.block_on(server.node.listen());
+    let address = first.address.clone();
+    let client = Client::over_tcp(&first.url(), TOKEN).unwrap();
+    let (mut host, mut keeper) = Host::through(&server, client.clone(), |_| {});
+    keeper.found(client.clone(), Successor::Remote);
+    server.runtime.spawn(async move {
+        let next = move || ready(Ok::<_, Infallible>((client.clone(), Successor::Remote)));
+        keeper.renew_until(&Clock::system(), pending::<()>(), next).await
+    });
+    host.query("r", "k", "say before; hang");
+    host.receive_until(|line| line["type"] == "text_delta");
+    drop(first);
+    // The host learns that the server is away, and a new query is refused.
+    host.query("next", "other", "say never");
+    assert_eq!(host.receive_end("next")["reason"], "unreachable");
+    let away = host.receive_until(|line| line["type"] == "status").pop().unwrap();
+    assert_eq!((&away["requestId"], &away["reason"]), (&json!("r"), &json!("not_responding")), "{away}");
+    let _again = server.runtime.block_on(server.node.listen_on(&address));
+    let back = host.receive_until(|line| line["type"] == "status").pop().unwrap();
+    assert_eq!((&back["requestId"], &back["available"]), (&json!("r"), &json!(true)), "{back}");
+    host.send(&json!({"type": "interrupt", "protocolVersion": 2, "requestId": "r", "clientId": "test"}));
+    let end = host.receive_end("r");
+    assert_eq!((&end["terminalStatus"], &end["text"]), (&json!("cancelled"), &json!("before\n")), "{end}");
+}
+
+#[test]
 fn a_query_fails_when_the_own_server_does_not_answer() {
     let server = Server::start();
     let first = server.runtime.block_on(server.node.listen());
     let client = Client::over_tcp(&first.url(), TOKEN).unwrap();
     let (mut host, mut keeper) = Host::through(&server, client.clone(), |_| {});
-    keeper.set_local(true);
+    keeper.found(client.clone(), Successor::Local);
     drop(first);
     server.runtime.spawn(async move {
-        let next = move || ready(Ok::<_, Infallible>((client.clone(), true)));
+        let next = move || ready(Ok::<_, Infallible>((client.clone(), Successor::Local)));
         keeper.renew_until(&Clock::system(), pending::<()>(), next).await
     });
     host.query("r", "k", "say never");

@@ -1,7 +1,7 @@
 //! The control tools over MCP, between a client and a server in one process.
 
 use mainspring_client::Client;
-use mainspring_host::{Link, mcp};
+use mainspring_host::{Link, Successor, mcp};
 use mainspring_system::ids::Ids;
 use mainspring_test_support::{TOKEN, TestNode};
 use rmcp::model::{CallToolRequestParams, CallToolResult};
@@ -23,7 +23,7 @@ impl World {
         let node = TestNode::start().await;
         let listening = node.listen().await;
         let client = Client::over_tcp(&listening.url(), TOKEN).unwrap();
-        let (link, _) = Link::new(client.clone(), false);
+        let (link, _) = Link::new(client.clone(), Successor::None);
         let ((near, far), mut serving) = (tokio::io::duplex(1 << 16), JoinSet::new());
         let (from, to) = tokio::io::split(far);
         let options = mcp::Options { owner: "ada".into(), session: None };

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use mainspring_client::{Client, RunListQuery};
 use mainspring_core::{Answer, Run, RunId};
 use mainspring_host::jsonl::{DEFAULT_OWNER, Disconnect, Jsonl, Options};
-use mainspring_host::{Keeper, Link};
+use mainspring_host::{Keeper, Link, Successor};
 use mainspring_system::clock::Clock;
 use mainspring_system::ids::Ids;
 use mainspring_test_support::jsonl::{HostPipes, RelayAgent, query};
@@ -114,7 +114,7 @@ impl Host {
         let (host, mut keeper) = Self::through(server, server.client(), change);
         let client = server.client();
         server.runtime.spawn(async move {
-            let next = move || ready(Ok::<_, Infallible>((client.clone(), false)));
+            let next = move || ready(Ok::<_, Infallible>((client.clone(), Successor::Other)));
             keeper.renew_until(&Clock::system(), pending::<()>(), next).await
         });
         host
@@ -137,7 +137,7 @@ impl Host {
             line_bytes: 1 << 20,
         };
         change(&mut options);
-        let (link, keeper) = Link::new(client, true);
+        let (link, keeper) = Link::new(client, Successor::Other);
         let mut end = output.try_clone().unwrap();
         let context = server.runtime.enter();
         let jsonl = Jsonl::start(link, options, Ids::system(), Clock::system(), output).unwrap();
