@@ -27,6 +27,9 @@ pub enum KeySource {
     None,
 }
 
+/// Sent to a provider that needs no key: the client always sends a header with a key.
+const NO_KEY: &str = "none";
+
 /// A key. `Debug` does not reveal it.
 #[derive(Debug, Clone)]
 pub struct Key(SecretString);
@@ -45,7 +48,7 @@ impl Key {
     /// Removes the key from `text`: a provider may repeat it in an error.
     pub fn redact(&self, text: &str) -> String {
         match self.reveal() {
-            "" => text.to_owned(),
+            "" | NO_KEY => text.to_owned(),
             key => text.replace(key, "[key]"),
         }
     }
@@ -66,8 +69,7 @@ impl KeySource {
         let missing =
             |why: String| ModelError::new(ErrorKind::KeyMissing, format!("{provider} needs a key: {why}"));
         let key = match self {
-            // The client always sends a key header, also to a server without keys.
-            Self::None => return Ok(Key::new("none")),
+            Self::None => return Ok(Key::new(NO_KEY)),
             Self::Variable(name) => std::env::var(name).map_err(|_| {
                 missing(format!("set the environment variable {name} and start mainspring again"))
             })?,
@@ -139,6 +141,7 @@ mod tests {
         assert_eq!(key.reveal(), "sk-two");
         assert!(!format!("{key:?}").contains("sk-two"));
         assert_eq!(key.redact("bad key sk-two!"), "bad key [key]!");
+        assert_eq!(KeySource::None.read("acme").unwrap().redact("none of them"), "none of them");
         std::fs::write(&path, " \n").unwrap();
         assert!(source.read("acme").unwrap_err().message.ends_with("is empty"));
     }
