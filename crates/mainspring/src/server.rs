@@ -231,10 +231,11 @@ fn tls_files(config: &Config) -> Result<Option<TlsFiles>, ServeError> {
 /// Returns the names that requests may use for this server; in a cluster also the one that the other servers use.
 fn allowed_hosts(config: &Config) -> Vec<String> {
     let authority = config.cluster.address.as_deref().and_then(|url| url.split("://").nth(1));
-    let host = authority.map(|authority| authority.split('/').next().unwrap_or(authority));
-    let host = host.map(|host| host.rsplit_once(':').map_or(host, |(name, _)| name));
-    let host = host.map(|name| name.trim_start_matches('[').trim_end_matches(']').to_owned());
-    config.allowed_hosts.iter().cloned().chain(host).collect()
+    let host = authority.and_then(|authority| match authority.strip_prefix('[') {
+        Some(ipv6) => ipv6.split(']').next(),
+        None => authority.split([':', '/']).next(),
+    });
+    config.allowed_hosts.iter().cloned().chain(host.map(str::to_owned)).collect()
 }
 
 /// Delivers webhooks, and runs the command of `on_attention`.
@@ -335,4 +336,24 @@ fn bind_socket(socket: &Socket) -> Result<UnixListener, ServeError> {
     // The folder is private. The socket gets private permissions too, with any umask.
     std::fs::set_permissions(socket.path(), Permissions::from_mode(0o600)).map_err(failed)?;
     Ok(listener)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_host_of_the_cluster_address_is_allowed() {
+        for (address, host) in [
+            ("http://agents.example.com", "agents.example.com"),
+            ("https://agents.example.com:7433/", "agents.example.com"),
+            ("http://10.0.0.7:7433", "10.0.0.7"),
+            ("http://[fd00::7]", "fd00::7"),
+            ("http://[fd00::7]:7433", "fd00::7"),
+        ] {
+            let mut config = Config::with_state_dir("unused");
+            config.cluster.address = Some(address.into());
+            assert_eq!(allowed_hosts(&config), [host], "{address}");
+        }
+    }
 }
