@@ -1,6 +1,6 @@
 //! Retention of artifacts: which of them are removed because of their age, or because their owner stores too much.
 //!
-//! Invariant: an artifact that a message, a delegation, state or a step still names is never removed.
+//! Invariant: an artifact that a message, a result of a tool, a delegation, state or a step still names is never removed.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -24,7 +24,7 @@ impl ArtifactRetention {
     }
 
     /// Selects the artifacts to remove at `now`. `artifacts` are all stored artifacts, oldest first; `named` are the
-    /// ids that stored messages, delegations, state or steps refer to.
+    /// ids that stored messages, results of tools, delegations, state or steps refer to.
     pub fn expired(
         &self,
         artifacts: &[ArtifactAge],

@@ -247,7 +247,12 @@ impl Tables {
         let run_values = run_values.map(|entry| json(&entry.value));
         let owner_values = self.owner_states.values().map(|entry| json(&entry.value));
         let raw_responses = self.steps.values().map(|step| json(&step.raw));
+        let ended_calls = self.effects.iter().filter_map(|(_, call)| call.ended.as_ref());
+        let results = ended_calls.filter_map(|ended| serde_json::to_string(&ended.result.content).ok());
+        let waits = self.runs.values().filter_map(|run| run.state.wait());
+        let provided = waits.flat_map(|wait| &wait.results).map(|result| json(&result.content));
         let texts = messages.chain(session_values).chain(run_values).chain(owner_values).chain(raw_responses);
+        let texts = texts.chain(results).chain(provided);
         let mut named: HashSet<ArtifactId> =
             texts.flat_map(|text| artifact_ids(&text).collect::<Vec<_>>()).collect();
         named.extend(self.delegations.values().filter_map(|delegation| delegation.result));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mainspring_core::*;
-use mainspring_kernel::store::{Row, StepInputRow};
+use mainspring_kernel::store::{EndedToolCall, OpenToolCall, Row, StepInputRow};
 use serde_json::{Value, json};
 
 use crate::fixtures::*;
@@ -48,6 +48,50 @@ async fn a_step_names_the_artifact_of_its_raw_response() {
         delete_session(store, fence).await;
         while store.session_purge(session_id(1)).await.unwrap() {}
         assert!(store.artifacts_named().await.unwrap().is_empty(), "{name}: not after the step is gone");
+    }
+}
+
+#[tokio::test]
+async fn results_that_no_message_holds_yet_name_their_artifacts() {
+    for (name, subject) in every_store() {
+        let store = &*subject.store;
+        let fence = create_session(store, 1).await;
+        let [of_call, of_wait] = [7, 8].map(|n| ArtifactId::from_random([n; 16]));
+        let content = vec![Block::text(format!("stored as {of_call}"))];
+        let ended = EndedToolCall {
+            result: CallResult { content, ..CallResult::default() }.into(),
+            message: message_id(7),
+        };
+        let call = OpenToolCall {
+            run: run_id(1),
+            tool_use_id: "t1".into(),
+            name: "draw".into(),
+            started_at: Some(NOW),
+            ended: Some(ended),
+        };
+        let provided = ClientResult {
+            tool_use_id: "t2".into(),
+            content: json!({"file": of_wait}),
+            ..ClientResult::default()
+        };
+        let wait = Wait {
+            id: wait_id(1),
+            request: WaitRequest::Tools,
+            question: String::new(),
+            expires_at: None,
+            on_expiry: OnExpiry::TimeOut,
+            approval: None,
+            held: false,
+            calls: vec![],
+            results: vec![provided],
+            resume: Value::Null,
+            replies: None,
+            answer: None,
+        };
+        let waiting = RunState::WaitingInput { attempt: attempt_id(1), wait: Box::new(wait) };
+        let rows = vec![row_run(run(1, 1, 1, waiting)), Row::ToolCall(Box::new(call))];
+        commit(store, fence, rows, vec![progress(1)]).await.unwrap();
+        assert_eq!(store.artifacts_named().await.unwrap(), [of_call, of_wait].into(), "{name}");
     }
 }
 

@@ -227,6 +227,8 @@ pub(in super::super) async fn artifacts_named(reader: &Reader) -> Result<HashSet
     // Only rows that can name an artifact leave the database.
     let sql = "SELECT body FROM messages WHERE body LIKE '%art\\_%' UNION ALL
                SELECT body FROM steps WHERE body LIKE '%art\\_%' UNION ALL
+               SELECT result FROM effects WHERE result LIKE '%art\\_%' UNION ALL
+               SELECT wait FROM runs WHERE NOT ended AND wait LIKE '%art\\_%' UNION ALL
                SELECT value FROM session_state WHERE value LIKE '%art\\_%' UNION ALL
                SELECT value FROM run_state WHERE value LIKE '%art\\_%' UNION ALL
                SELECT value FROM owner_state WHERE value LIKE '%art\\_%'";

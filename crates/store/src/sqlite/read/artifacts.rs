@@ -117,6 +117,8 @@ pub(in super::super) fn artifacts_named(connection: &Connection) -> Result<HashS
                UNION ALL SELECT value FROM run_state WHERE instr(value, 'art_') > 0
                UNION ALL SELECT value FROM owner_state WHERE instr(value, 'art_') > 0
                UNION ALL SELECT raw FROM steps WHERE instr(raw, 'art_') > 0
+               UNION ALL SELECT result FROM effects WHERE instr(result, 'art_') > 0
+               UNION ALL SELECT wait FROM runs WHERE instr(wait, 'art_') > 0
                UNION ALL SELECT 'art_' || lower(hex(result_artifact_id)) FROM delegations
                          WHERE result_artifact_id IS NOT NULL";
     let found = query_all(connection, sql, [], |columns| {
