@@ -38,7 +38,8 @@ pub struct Definition {
     pub profile: Option<String>,
     /// The template of the system prompt, with the variables `session`, `run` and `state`.
     pub system: Option<String>,
-    /// The tools that the agent may call: names, in which `*` matches anything.
+    /// The tools that the agent may call: names, in which `*` matches anything. `*` alone matches no tool that leaves
+    /// the session.
     pub tools: Vec<String>,
     /// The MCP servers whose tools the agent has: names, in which `*` matches anything. If not given, all that can be
     /// started.
@@ -233,7 +234,8 @@ pub fn from_toml(text: &str) -> Result<AgentDefinition, String> {
     })
 }
 
-/// Returns the TOML form; `None` if TOML cannot express the definition: a null in a schema, a fraction of a second.
+/// Returns the TOML form; `None` if TOML cannot express the definition, for example a null in a schema or a time limit
+/// with a fraction of a second.
 pub fn to_toml(record: &AgentDefinition) -> Option<String> {
     let AgentDefinition { limits, .. } = record;
     let file = DefinitionFile {
@@ -340,7 +342,8 @@ impl Definitions {
         self.find_for(&name, None)
     }
 
-    /// Finds the definition for an owner whose own definition of this name is `own`.
+    /// Finds the definition `name` for an owner. `own` is the owner's own definition of this name, if there is one. If
+    /// `name` has no version, the latest version is found.
     pub fn find_for(
         &self,
         name: &AgentName,

@@ -56,7 +56,7 @@ pub struct ModelsConfig {
     pub models: BTreeMap<String, Profile>,
     /// MCP servers, whose tools agents can use.
     pub mcp: BTreeMap<String, McpConfig>,
-    /// Prices in US dollars per million tokens, by the prefix of a model's name.
+    /// Prices in US dollars per million tokens, by a prefix of `PROVIDER/MODEL` or of the model's name.
     pub prices: BTreeMap<String, Price>,
 }
 
@@ -339,9 +339,9 @@ impl Models {
         self.profiles.contains_key(name)
     }
 
-    /// Selects a model. `model` is `PROVIDER/MODEL`, the profile's own model, or a model of the profile's provider
-    /// without a slash in its name. If absent, the profile's own model is selected. Any other name with an unknown
-    /// provider is refused.
+    /// Selects a model. `model` is `PROVIDER/MODEL`, or a model of the profile's provider: the profile's own model, or
+    /// another one whose name has no slash. If `model` is absent, the profile's own model is selected. Any other name
+    /// with a slash is refused, because the part before the slash is not a known provider.
     pub fn select(&self, model: Option<&str>, profile: Option<&str>) -> Result<SelectedModel, ModelError> {
         let name = profile.unwrap_or(DEFAULT_PROFILE);
         let known = self.profiles.get(name);
@@ -398,7 +398,7 @@ impl Models {
         )
     }
 
-    /// Selects the model for a purpose; `None` if its profile is not configured.
+    /// Selects the model for a purpose; `None` if its profile is not configured or names an unknown provider.
     pub fn for_purpose(&self, profile: &str) -> Option<SelectedModel> {
         self.profiles.get(profile).and_then(|_| self.select(None, Some(profile)).ok())
     }

@@ -109,7 +109,8 @@ impl Prices {
     }
 
     /// Returns the price of a model: the configured one with the longest matching prefix of `PROVIDER/MODEL` or of the
-    /// model's name, else the built-in price of this model or of the model that it is a dated version of.
+    /// model's name, else zero for a local provider, else the built-in price of this model or of the model that it is
+    /// a dated version of.
     pub fn get(&self, provider: &str, model: &str) -> Option<Price> {
         self.configured(provider, model).or_else(|| built_in(model))
     }
@@ -128,6 +129,7 @@ impl Prices {
         })
     }
 
+    /// Returns the configured price of a model, else zero if the provider is local.
     fn configured(&self, provider: &str, model: &str) -> Option<Price> {
         let full_name = format!("{provider}/{model}");
         let matches = |prefix: &str| full_name.starts_with(prefix) || model.starts_with(prefix);

@@ -75,7 +75,7 @@ to_json![
 ];
 
 /// Calls the macro `$each` with the types that a server sends: its answers, and the items of its streams. This crate
-/// serializes them, and the client parses them; both import the types.
+/// uses it to serialize them, the client to parse them. The caller must import the types.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! for_each_answer {

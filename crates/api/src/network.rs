@@ -65,7 +65,8 @@ pub struct MemberCall {
 }
 
 impl MemberCall {
-    /// How long the member worked, in milliseconds; 0 if it has not ended.
+    /// Returns the milliseconds from the start of the member to the end of its last model call, or of its own run; 0
+    /// before that end.
     pub fn duration_ms(&self) -> u64 {
         match (self.started_at_ms, self.completed_at_ms) {
             (Some(started), Some(completed)) => completed.since(started),

@@ -2,16 +2,16 @@
 //!
 //! ```text
 //! ack RUN                         a run is acknowledged
-//! end RUN STATUS                  its end was observed
+//! end RUN STATUS                  the end of the run was observed
 //! text SESSION POSITION MESSAGE TEXT    a reader received TEXT, a JSON string that ends at POSITION
 //! at SESSION POSITION             the reader has received an event
 //! done SESSION POSITION MESSAGE TEXT    the reader has received the event that completes a message
 //! cut SESSION POSITION            the reader got a report that text after the position is lost
-//! refused CODE                    a prompt was refused, and is sent again; or the reader got a report that the store failed
+//! refused CODE                    a prompt was refused and is sent again, or the store reported a failure
 //! ```
 //!
-//! The `kill -9` test runs this program and compares its output with the state afterwards. With STEP_MS, the clock is
-//! moved by this number of milliseconds in the middle of the work.
+//! The `kill -9` test runs this program and compares its output with the state afterwards. STEP_MS moves the clock
+//! forward or back by this number of milliseconds once the sessions are started.
 
 use std::io::Write;
 use std::time::Duration;
@@ -26,7 +26,7 @@ use tokio::task::JoinSet;
 
 const SESSIONS: usize = 12;
 
-/// The scripts of the sessions, repeated in turn: they cover every path of the kernel.
+/// The scripts of the sessions, repeated in turn: text, streams, thinking, progress, tool calls, failures and retries.
 const SCRIPTS: [&str; 8] = [
     "say hello",
     "stream 200",
@@ -45,7 +45,7 @@ async fn main() -> anyhow::Result<()> {
         anyhow::bail!("usage: load STATE_DIR ROUND [STEP_MS]");
     };
     let step_ms: i64 = arguments.next().map_or(Ok(0), |step| step.parse())?;
-    // A write beyond the limit of file sizes is an error, and does not end the process.
+    // Catches SIGXFSZ, which would end the process: a write beyond the file size limit then returns an error.
     let _file_size = signal(SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw()))?;
     let mut config = Config::with_state_dir(dir);
     config.retry.base_ms = 1;

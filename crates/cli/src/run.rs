@@ -94,7 +94,7 @@ impl Run {
     pub(super) async fn execute(self, context: &Context<'_>) -> Result<Exit, CliError> {
         let mut from = None;
         if let Self::Retry(retry) = &self {
-            // Recorded before any run executes, so that runs queued later do not start first.
+            // Records the retry before any run executes, so that runs queued after this one do not start first.
             let mut connection = context.connect(Purpose::Records).await?;
             let retried = retry_run(&mut connection, retry).await;
             connection.close().await?;
@@ -159,15 +159,15 @@ impl Run {
     }
 }
 
-/// Puts the run back into the queue and returns the previous position of its session's stream.
+/// Puts the run back into the queue. Returns the position of its session's stream before the retry.
 async fn retry_run(connection: &mut Connection<'_>, retry: &retry::RetryArgs) -> Result<Position, CliError> {
     let (run, options) = (find_run(connection, &retry.run).await?, retry.options());
-    let now = session_position(connection, run).await?;
+    let before = session_position(connection, run).await?;
     connection.request(async |client| client.run_retry(run, &options).await).await?;
-    Ok(now)
+    Ok(before)
 }
 
-/// Returns the current position of the session's stream.
+/// Returns the current position of the stream of the run's session.
 pub(super) async fn session_position(
     connection: &mut Connection<'_>,
     run: RunId,

@@ -17,7 +17,8 @@ impl DamagedRows {
         self.0.extend(damaged);
     }
 
-    /// Takes the damaged rows before the row `place` of the page. The answer has `index` rows so far.
+    /// Takes the damaged rows before the row `place` of the page. Their index becomes `index`, the number of rows in
+    /// the answer so far.
     pub(crate) fn before(&mut self, place: usize, index: usize) -> impl Iterator<Item = Damage> {
         iter::from_fn(move || self.0.pop_front_if(|damage| damage.index <= place))
             .map(move |damage| Damage { index, ..damage })

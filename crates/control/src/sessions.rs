@@ -12,7 +12,7 @@ impl ControlTools<'_> {
         let input = input?;
         self.check_owner(input.owner_id.as_deref())?;
         let limit = limit(input.limit, 50, 200)?;
-        // The smallest possible id selects everything strictly before this time.
+        // With the smallest random id, the position excludes every session of this same time.
         let before_time = input.before_updated_at_ms.map(|at| (Time(at), SessionId::from_random([0; 16])));
         let before = input.cursor.as_deref().map(cursor).transpose()?.or(before_time);
         let listed =
@@ -23,12 +23,12 @@ impl ControlTools<'_> {
         unlisted.next_page(listed.damaged);
         for (place, listed) in listed.items.into_iter().enumerate() {
             let (id, at) = (listed.session.id, listed.session.last_activity_at.0);
-            let at = format!("{at}.{id}");
+            let position = format!("{at}.{id}");
             let listed = match self.listed_session(listed).await {
                 Err(error) if error.is_corrupt() => {
                     damaged.extend(unlisted.before(place, sessions.len()));
                     damaged.push(unreadable(id, sessions.len(), error.message));
-                    last = Some(at);
+                    last = Some(position);
                     continue;
                 }
                 listed => listed?,
@@ -39,7 +39,7 @@ impl ControlTools<'_> {
             }
             damaged.extend(unlisted.before(place, sessions.len()));
             sessions.push(listed);
-            last = Some(at);
+            last = Some(position);
         }
         if !has_more {
             damaged.extend(unlisted.rest(sessions.len()));

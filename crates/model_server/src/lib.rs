@@ -1,8 +1,8 @@
 //! The scripted model server: Anthropic Messages, OpenAI Chat Completions and Responses, and Gemini, over real HTTP.
 //!
-//! It serves `mainspring model-server` and the provider `scripted`, which need no key, and it is the model of the
-//! tests. A reply comes from a queue that a test fills ([`ModelServer::enqueue`]). When the queue is empty, the server
-//! follows the prompt as a script ([`mainspring_core::script`]).
+//! `mainspring model-server`, the provider `scripted` and the tests use it; it needs no key. A reply comes from a queue
+//! that a test fills ([`ModelServer::enqueue`]). When the queue is empty, the server follows the prompt as a script
+//! ([`mainspring_core::script`]).
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;

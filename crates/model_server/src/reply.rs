@@ -41,7 +41,8 @@ pub enum Action {
     Hold(Gate),
     /// Waits for this many milliseconds, so that people can watch.
     Pause(u64),
-    /// Fails: with an HTTP error if it is the first action, else in the middle of the stream.
+    /// Fails: with an HTTP error if it is the first action or the reply is not streamed, else in the middle of the
+    /// stream.
     Fail(Fault),
     /// Closes the connection.
     Disconnect,
@@ -193,7 +194,7 @@ impl Gate {
         let _ = self.0.subscribe().wait_for(|state| state.reached).await;
     }
 
-    /// Waits until the gate is open.
+    /// Marks the gate as reached, and waits until it is open.
     pub async fn pass(&self) {
         self.0.send_modify(|state| state.reached = true);
         let _ = self.0.subscribe().wait_for(|state| state.open).await;

@@ -69,7 +69,7 @@ impl Conversation {
     }
 }
 
-/// Remembers, from one request to the next, how often each part of a script was played.
+/// Remembers, from one request to the next, what `once` and `vary` commands have done in each part of a script.
 #[derive(Debug, Default)]
 pub(super) struct Memory(HashMap<String, PartMemory>);
 
@@ -208,10 +208,12 @@ fn parts(commands: &[Command]) -> Vec<&[Command]> {
     parts
 }
 
+/// True for the command that the parser makes of a line that is no command.
 fn is_echo(command: &Command) -> bool {
     matches!(command, Command::Say(text) if text.starts_with("You said: "))
 }
 
+/// The reply to a prompt without any command.
 fn introduction(prompt: &str) -> String {
     let prompt: String = prompt.trim().chars().take(200).collect();
     format!(

@@ -90,7 +90,7 @@ impl KeySource {
                 }
             }
         };
-        // The text that was read is erased too.
+        // Erases this copy of the key from memory too: `Key` erases only its own.
         let key = Zeroizing::new(key);
         match key.trim() {
             "" => Err(missing(match self {

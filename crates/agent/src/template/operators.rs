@@ -72,7 +72,7 @@ fn multiply<'a>(
     arithmetic("*", left, right)
 }
 
-/// A pair of numbers of the same kind.
+/// Two operands as numbers of one kind: integers if both are integers or booleans, else floating-point numbers.
 enum Numbers {
     Ints(i128, i128),
     Floats(f64, f64),
@@ -90,7 +90,7 @@ fn numbers(left: &Value<'_>, right: &Value<'_>) -> Option<Numbers> {
     }
 }
 
-/// The value as a floating-point number.
+/// Converts a number or a boolean to a floating-point number; `None` for any other value.
 pub(super) fn float(value: &Value<'_>) -> Option<f64> {
     match value {
         Value::Float(number) => Some(*number),
@@ -102,10 +102,10 @@ pub(super) fn float(value: &Value<'_>) -> Option<f64> {
 
 fn arithmetic<'a>(symbol: &str, left: &Value<'a>, right: &Value<'a>) -> Result<Value<'a>, TemplateError> {
     let numbers = numbers(left, right).ok_or_else(|| impossible(symbol, left, right))?;
-    let overflow = || TemplateError::new(format!("`{symbol}` has no result for these numbers"));
+    let no_result = || TemplateError::new(format!("`{symbol}` has no result for these numbers"));
     if symbol == "/" {
         let (left, right) = (float(left).unwrap_or(f64::NAN), float(right).unwrap_or(f64::NAN));
-        return if right == 0.0 { Err(overflow()) } else { Ok(Value::Float(left / right)) };
+        return if right == 0.0 { Err(no_result()) } else { Ok(Value::Float(left / right)) };
     }
     match numbers {
         Numbers::Ints(left, right) => {
@@ -120,7 +120,7 @@ fn arithmetic<'a>(symbol: &str, left: &Value<'a>, right: &Value<'a>) -> Result<V
                 }
                 _ => u32::try_from(right).ok().and_then(|right| left.checked_pow(right)),
             };
-            result.map(Value::Int).ok_or_else(overflow)
+            result.map(Value::Int).ok_or_else(no_result)
         }
         Numbers::Floats(left, right) => Ok(Value::Float(match symbol {
             "+" => left + right,
@@ -129,7 +129,7 @@ fn arithmetic<'a>(symbol: &str, left: &Value<'a>, right: &Value<'a>) -> Result<V
             "//" if right != 0.0 => (left / right).floor(),
             "%" if right != 0.0 => left - (left / right).floor() * right,
             "**" if left != 0.0 || right >= 0.0 => left.powf(right),
-            _ => return Err(overflow()),
+            _ => return Err(no_result()),
         })),
     }
 }
@@ -275,7 +275,7 @@ pub(super) fn display<'a>(
     text: &mut String,
     budget: &mut Budget,
 ) -> Result<(), TemplateError> {
-    let shown = match value {
+    let rendered = match value {
         Value::Undefined => return Ok(()),
         Value::Text(part) | Value::Safe(part) => {
             budget.bytes(part.len())?;
@@ -304,8 +304,8 @@ pub(super) fn display<'a>(
             return Ok(());
         }
     };
-    budget.bytes(shown.len())?;
-    text.push_str(&shown);
+    budget.bytes(rendered.len())?;
+    text.push_str(&rendered);
     Ok(())
 }
 

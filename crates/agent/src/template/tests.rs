@@ -21,7 +21,7 @@ fn context() -> Value {
     })
 }
 
-/// Templates whose result must be that of Jinja as minijinja implements it.
+/// Templates that must render to the same text as in minijinja.
 const SAME: &[&str] = &[
     "plain text with { braces } and a newline\n",
     "two newlines\n\n",
@@ -204,18 +204,18 @@ fn a_hostile_template_ends_with_an_error_and_takes_little_memory() {
     context["big"] = "a".repeat(60_000).into();
     for source in hostile() {
         let before = peak_kib();
-        // The stack of a worker thread of the server.
+        // Deep nesting must not overflow a stack of the size that the server's worker threads have.
         let worker = std::thread::Builder::new().stack_size(2 << 20);
         let (given, context) = (source.clone(), context.clone());
         let rendered = worker.spawn(move || render(&given, &context)).unwrap().join().unwrap();
-        let shown = &source[..source.floor_char_boundary(200)];
-        let error = rendered.map(|text| text.len()).expect_err(shown).to_string();
+        let excerpt = &source[..source.floor_char_boundary(200)];
+        let error = rendered.map(|text| text.len()).expect_err(excerpt).to_string();
         assert!(
             error.contains("more than") || error.contains("cannot") || error.contains("knows"),
-            "{shown}: {error}"
+            "{excerpt}: {error}"
         );
         let grown = peak_kib().saturating_sub(before);
-        assert!(grown < 64 << 10, "{shown}: {grown} KiB");
+        assert!(grown < 64 << 10, "{excerpt}: {grown} KiB");
     }
 }
 

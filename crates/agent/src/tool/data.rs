@@ -16,7 +16,8 @@ const PAGE_SIZE: usize = 100;
 /// The default length of `artifact_read`.
 const DEFAULT_READ_BYTES: u64 = 16 << 10;
 
-/// Returns the tools. Other conversations see the owner's state, so an agent definition must name the tools for it.
+/// Returns the tools. The tools for the owner's state leave the session, since the owner's other sessions see that
+/// state: the pattern `*` of an agent definition does not include them.
 pub(super) fn tools() -> Vec<Arc<dyn Tool>> {
     let (get, set) =
         ("Reads the value of a key.", "Stores a JSON value under a key, for this and later turns.");

@@ -1,5 +1,6 @@
-//! Forms of sessions, runs and their parts in the answers of the control tools. Each mirrors a row of the tables in
-//! the protocol's specification, where the id of a session is `omiSessionId`. Absent values are null.
+//! The JSON forms of sessions, runs and their parts in the answers of the control tools. Each has the fields of a row
+//! of a table in the protocol's specification, which calls the id of a session `omiSessionId`. An absent value is null,
+//! except in fields that are skipped when absent.
 
 use mainspring_core::{
     Artifact, ArtifactId, ArtifactRole, Attempt, AttemptId, Binding, BindingId, BindingStatus, Body, Cursor,

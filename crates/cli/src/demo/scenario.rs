@@ -58,7 +58,7 @@ pub(super) const CRASH_SCENARIO: Scenario = Scenario {
     colour: AnsiColor::White,
 };
 
-/// Describes an event; none if it is not worth a line.
+/// Describes an event; `None` for an event that the demo does not print.
 pub(super) fn describe_event(body: &Body) -> Option<String> {
     let text = match body {
         Body::AttemptCreated { attempt_no, .. } if *attempt_no > 1 => format!("attempt {attempt_no}"),

@@ -13,7 +13,7 @@ use crate::output::{self, BOLD, DIM, Output, format_duration, format_time, json_
 
 /// Maximum number of artifacts shown for a run, newest first.
 const MAX_ARTIFACTS: usize = 50;
-/// Characters of a run's text and output that are shown.
+/// Maximum length in characters of each text shown of a run: its answer, its output, its goals and tasks.
 const ANSWER_CHARS: usize = 200;
 
 /// Everything that is shown of a run.

@@ -18,23 +18,23 @@ fn ids_may_be_shortened_and_unknown_names_get_a_suggestion() {
     assert_eq!(run(&["prompt", "-s", "breakfast", "say hi"]).code, 0);
     let id = latest_run(dir.path());
     for short in [&id[..16], &id[4..16], &id.to_uppercase()[4..20]] {
-        let shown = run(&["run", "show", short, "--json"]);
-        assert_eq!(json_lines(&shown)[0]["runId"], id.as_str(), "{short}: {}", shown.err);
+        let found = run(&["run", "show", short, "--json"]);
+        assert_eq!(json_lines(&found)[0]["runId"], id.as_str(), "{short}: {}", found.err);
     }
     let session = &json_lines(&run(&["session", "show", "breakfast", "--json"]))[0];
-    let (name, message) = (
+    let (session_id, message_id) = (
         session["session"]["sessionId"].as_str().unwrap(),
         session["messages"][0]["messageId"].as_str().unwrap(),
     );
-    assert_eq!(run(&["session", "rename", &name[..14], "Tea"]).out, "renamed breakfast\n");
+    assert_eq!(run(&["session", "rename", &session_id[..14], "Tea"]).out, "renamed breakfast\n");
     // The prompt continues the session that the shortened id names.
-    assert_eq!(run(&["prompt", "-s", &name[..14], "say more"]).out, "more\n");
-    assert_eq!(run(&["prompt", "-s", "breakfast", "--regenerate", &message[..14]]).out, "hi\n");
+    assert_eq!(run(&["prompt", "-s", &session_id[..14], "say more"]).out, "more\n");
+    assert_eq!(run(&["prompt", "-s", "breakfast", "--regenerate", &message_id[..14]]).out, "hi\n");
     let unknown = run(&["run", "show", "run_"]);
     assert_eq!(unknown.code, 2, "{}", unknown.err);
     assert_eq!(run(&["session", "show", "ses_0123456789abcdef0123456789abcde"]).code, 3);
     assert_eq!(run(&["prompt", "-s", "lunch", "say hi"]).code, 0);
-    assert_eq!(run(&["session", "usage", &name[..14]]).out, "0 in, 0 out, $0.000000 in 3 runs\n");
+    assert_eq!(run(&["session", "usage", &session_id[..14]]).out, "0 in, 0 out, $0.000000 in 3 runs\n");
     assert_eq!(run(&["session", "usage", "lunch"]).out, "0 in, 0 out, $0.000000 in 1 run\n");
     let near = run(&["session", "show", "brekfast"]);
     assert!(near.code == 3 && near.err.contains("did you mean breakfast?"), "{}", near.err);
@@ -73,9 +73,9 @@ fn deleting_asks_on_a_terminal() {
         terminal.type_keys("y\r");
         assert_eq!(terminal.wait_exit(), 0, "{arguments:?}");
     }
-    // Without a terminal, or with --yes, no question is asked.
     assert_eq!(run(&["agent", "show", "poet@1"]).code, 3);
     assert_eq!(run(&["session", "show", "a"]).code, 3);
+    // With --yes, no question is asked.
     let mut terminal = Terminal::open(dir.path(), &["key", "revoke", "--yes", &key]);
     assert_eq!(terminal.wait_exit(), 0);
 }
@@ -103,7 +103,7 @@ fn a_failure_is_printed_once() {
     let dir = tempfile::tempdir().unwrap();
     let failed = run(dir.path(), &["prompt", "fail overload"]);
     assert_eq!((failed.code, failed.err.matches("overload").count()), (1, 1), "{}", failed.err);
-    // The failure of an attempt that another one follows is printed.
+    // The failure of an attempt is printed even though another attempt follows.
     let retried = run(dir.path(), &["prompt", "fail once overload; say done"]);
     assert_eq!((retried.code, retried.out.as_str()), (0, "done\n"), "{}", retried.err);
     assert_eq!(retried.err.matches("overload").count(), 1, "{}", retried.err);

@@ -1,4 +1,4 @@
-//! Bounded answers: every answer of a reading tool fits into one page, and the pages together hold every item once.
+//! Bounded answers: no answer of a reading tool exceeds the maximum size, and the pages together hold every item once.
 
 use mainspring_control::ANSWER_MAX_BYTES;
 use mainspring_core::ArtifactRole;
@@ -64,10 +64,10 @@ async fn a_long_run_is_read_in_pages() {
     let (mut read, mut offset) = (String::new(), json!(0));
     while !offset.is_null() {
         let input = json!({"runId": run.id, "includeEvents": false, "textOffset": offset});
-        let shown = world.call("get_agent_run", input).await;
-        assert!(shown.to_string().len() <= ANSWER_MAX_BYTES);
-        read += shown["run"]["finalText"].as_str().unwrap();
-        offset = shown["nextTextOffset"].clone();
+        let answer = world.call("get_agent_run", input).await;
+        assert!(answer.to_string().len() <= ANSWER_MAX_BYTES);
+        read += answer["run"]["finalText"].as_str().unwrap();
+        offset = answer["nextTextOffset"].clone();
     }
     assert_eq!(Some(read), world.kernel.run_get(&world.me, run.id).await.unwrap().final_text);
 }

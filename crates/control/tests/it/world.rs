@@ -131,6 +131,7 @@ pub(crate) async fn call(
         run: None,
         aliases: &HashMap::from([("scripted".to_owned(), "script".to_owned())]),
         client_id: mainspring_control::DEFAULT_CLIENT_ID,
+        // The second plane repeats the request of the first, so a message or a delegation takes effect only once.
         request_id: "same",
         default_budget_usd: Some(mainspring_control::DEFAULT_BUDGET_USD),
     };

@@ -30,7 +30,7 @@ fn request(server: &ModelServer, protocol: Protocol, prompt: &str, stream: bool)
 
 async fn send(server: &ModelServer, protocol: Protocol, prompt: &str, stream: bool) -> reqwest::Response {
     let (url, body) = request(server, protocol, prompt, stream);
-    // Built with the whole workspace, reqwest has TLS and needs a provider.
+    // reqwest is built with rustls but without a crypto provider: no client can be built before one is installed.
     let _ = rustls::crypto::ring::default_provider().install_default();
     reqwest::Client::new()
         .post(url)

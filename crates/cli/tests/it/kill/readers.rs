@@ -11,8 +11,9 @@ use mainspring_kernel::store::SessionRef;
 #[derive(Clone, Default)]
 pub(super) struct Reader {
     at: Position,
-    /// The text that the reader received of each incomplete message, with the position of its first byte. A prompt may be
-    /// queued behind a run of the previous process: then a part of the first message was streamed before the reader subscribed.
+    /// For each incomplete message: the position of the first byte that the reader received, and the text since then.
+    /// The text may lack the beginning of the message: if the prompt was queued behind a run of the previous process,
+    /// that run streamed before the reader subscribed.
     open: HashMap<MessageId, (u64, String)>,
 }
 
@@ -44,7 +45,7 @@ impl Reader {
         let latest = kernel.session_snapshot(me, &by).await.unwrap().position;
         let mut items = kernel.session_subscribe(me, &by, Some(self.at)).await.unwrap();
         if items.position() != self.at {
-            // The position was lost with a restore, and the reader begins anew.
+            // The position is not in the restored backup: the reader gets a reset instead of the missing events.
             let first = items.next().await.unwrap().unwrap();
             assert!(matches!(first, Item::Reset(_)), "round {round}: {first:?}");
             return false;
