@@ -6,9 +6,9 @@
 //! anything else about the store ──▶ the leader
 //! ```
 //!
-//! The path decides, except for a session that is named by its key or in the body. Then the request starts here, and the
-//! kernel refuses it if the session belongs to another server. This server then sends the request there, once, with its
-//! whole body: the part that was read is kept (`kept.rs`).
+//! The path decides, except for a session that is named by its key or in the body. Then the request starts here, and
+//! the kernel refuses it if the session belongs to another server. This server then sends the request there, once, with
+//! its whole body: the part that was read is kept (`kept.rs`).
 //!
 //! Invariant: a request is passed on at most [`MAX_HOPS`] times.
 
@@ -168,7 +168,7 @@ async fn here(homes: &Shared, request: Request, next: Next, hops: u8) -> Respons
     }
 }
 
-/// True for a request that may create a session.
+/// True for a request whose new session the kernel may place on another server.
 fn creates(request: &Request) -> bool {
     request.method() == Method::POST && matches!(request.uri().path(), "/v1/runs" | "/v1/sessions")
 }

@@ -1,8 +1,8 @@
 //! The HTTP/1 server: accepts connections, limits their number and their headers and shuts them down gracefully.
 //!
-//! Requests over the limits never reach a handler. Too many or too long headers are answered with 431 and the connection
-//! is closed. A connection whose headers do not arrive in time is closed without a response: the time runs from the start
-//! of the connection, and again after each response.
+//! Requests over the limits never reach a handler. Too many or too long headers are answered with 431 and the
+//! connection is closed. A connection whose headers do not arrive in time is closed without a response: the time runs
+//! from the start of the connection, and again after each response.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -55,8 +55,8 @@ impl Listener for UnixPeers {
     }
 }
 
-/// Serves `router` on `listener` until `closing` is cancelled. Then accepts no more connections, lets each open one finish
-/// its current response, and returns. Dropping the future closes all connections at once.
+/// Serves `router` on `listener` until `closing` is cancelled. Then accepts no more connections, lets each open one
+/// finish its current response, and returns. Dropping the future closes all connections at once.
 pub async fn serve<L: Listener<Addr: Peer + Into<AuditOrigin>>>(
     mut listener: L,
     router: Router,
@@ -115,7 +115,8 @@ async fn connection(
     requests: Requests,
     closing: CancellationToken,
 ) {
-    let makes_room = requests.connection.closing.clone();
+    // Cancelled when this connection has to make room for a new one.
+    let evicted = requests.connection.closing.clone();
     let connection = protocol.serve_connection(TokioIo::new(stream), requests);
     let mut connection = std::pin::pin!(connection);
     let serve = async {
@@ -129,7 +130,7 @@ async fn connection(
     };
     let ended = tokio::select! {
         ended = serve => ended,
-        () = makes_room.cancelled() => Ok(()),
+        () = evicted.cancelled() => Ok(()),
     };
     if let Err(error) = ended {
         // The peer disconnected, was too slow, or did not send HTTP: there is nobody to answer.
@@ -137,7 +138,7 @@ async fn connection(
     }
 }
 
-/// Handles the requests of one connection, and keeps the state of the connection in the table of connections.
+/// Handles the requests of one connection, and reports to the table of connections when it is busy or idle.
 struct Requests {
     router: TowerToHyperService<Router>,
     connection: Arc<Connection>,

@@ -33,7 +33,7 @@ mod listener;
 pub use forwarding::Forwarding;
 use listener::{ListenerOpener, Serving};
 
-/// Time that connections may take to end after everything else has stopped.
+/// Time that connections and notifiers may take to end; a stopping server does not wait longer.
 const CONNECTION_END_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A running server.
@@ -274,8 +274,9 @@ const OTHER_OPEN_FILES: u64 = 1024;
 /// that connect at once, such as readers after a restart, are refused or wait for a second.
 const BACKLOG: u32 = 4096;
 
-/// Raises the limit of open files: every connection is an open file, and most systems allow a process 1,024 by default. If the
-/// limit cannot be raised enough, fewer connections are accepted, so that files remain for other purposes.
+/// Raises the limit of open files: every connection is an open file, and most systems allow a process 1,024 by default.
+/// If the limit cannot be raised enough, the returned limits allow fewer connections, so that files remain for other
+/// purposes.
 fn raise_open_files(limits: HttpLimits) -> HttpLimits {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     // Twice the streams and requests: the other half is for idle connections, the store and agents. Not the system's

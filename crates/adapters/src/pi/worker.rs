@@ -1,8 +1,8 @@
 //! A worker: one pi process with an initialised connection.
 //!
-//! Pi has one session open at a time. The native id of a session is the path of its file, and resuming it means switching
-//! to that file. If the file does not exist, pi silently starts an empty session, so the worker checks that the resumed
-//! session has messages.
+//! Pi has one session open at a time. The native id of a session is the path of its file, and resuming it means
+//! switching to that file. If the file does not exist, pi silently starts an empty session, so the worker checks that
+//! the resumed session has messages.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -1,4 +1,4 @@
-//! The git directory of a working folder, which a commit writes.
+//! The git directory of a working folder, which `git commit` writes to.
 //!
 //! In a linked worktree and in a submodule, `.git` is a file that names a directory elsewhere. An agent can write
 //! that file, so the directory is accepted only if it names the working folder too. A symbolic link is not accepted.

@@ -17,7 +17,7 @@ impl Client {
         self.get(&["v1", "agents", agent], &()).await
     }
 
-    /// Creates a version of an agent, which never changes. Repeating the same definition is not a conflict.
+    /// Creates an immutable version of an agent. Repeating the same definition is not a conflict.
     pub async fn agent_create(&self, definition: &AgentDefinition) -> Result<Agent, Error> {
         self.post(&["v1", "agents"], definition).await
     }

@@ -1,6 +1,8 @@
-//! Problems as the exceptions of the package: `{"error": {"error_code", "message"}}`, and nothing else.
+//! Problems in the form that the `roboto` Python package expects: `{"error": {"error_code", "message"}}`, and nothing
+//! else. `error_code` names the exception that the package raises.
 //!
-//! The package retries 408, 429 and most of 5xx up to ten times, so a refusal is 400, 401, 403, 404 or 409.
+//! The package retries 408, 429 and most of 5xx up to ten times, so a refusal is answered with 400, 401, 403, 404 or
+//! 409.
 
 use axum::extract::Request;
 use axum::http::{StatusCode, header};
@@ -11,10 +13,10 @@ use mainspring_api::threads::{ErrorEnvelope, ThreadError};
 use crate::homes::BelongsTo;
 use crate::problem::ProblemCode;
 
-/// The longest problem document.
+/// The maximum size of a problem document that is read.
 const PROBLEM_MAX_BYTES: usize = 1 << 20;
 
-/// Rewrites problem documents.
+/// Rewrites a response that is a problem document. Other responses stay as they are.
 pub(super) async fn rewrite(request: Request, next: Next) -> Response {
     let response = next.run(request).await;
     let Some(ProblemCode(code)) = response.extensions().get().copied() else { return response };
@@ -27,7 +29,7 @@ pub(super) async fn rewrite(request: Request, next: Next) -> Response {
     let error = ThreadError { error_code: name.into(), message };
     let json = serde_json::to_string(&ErrorEnvelope { error }).unwrap_or_default();
     let mut response = (status, [(header::CONTENT_TYPE, "application/json")], json).into_response();
-    // For the audit log.
+    // The audit log records the code of the problem, not the exception.
     response.extensions_mut().insert(ProblemCode(code));
     if let Some(server) = belongs_to {
         response.extensions_mut().insert(server);

@@ -313,13 +313,13 @@ async fn every_operation_requires_a_token_or_key() {
     assert_eq!(state().await, before, "nothing was changed");
 }
 
-/// Creates a key of an admin in an org of their own.
+/// Creates a key for `owner` as an admin of `org`.
 async fn admin(server: &Server, owner: &str, org: &str) -> Value {
     let body = json!({"name": owner, "ownerId": owner, "orgId": org, "role": "admin"});
     server.post("/v1/keys", body).await.1
 }
 
-/// Makes a grant of the key's owner.
+/// Creates a grant for the owner of `key`: allows an approval request for the whole session. Returns the grant's id.
 async fn grant_of(server: &Server, key: &str) -> String {
     let prompt = json!({"prompt": "ls", "adapter": "asker", "session": {"key": "asks"}});
     let request = server.anonymous(Method::POST, "/v1/runs").header("prefer", "wait=30").json(&prompt);
@@ -359,12 +359,12 @@ impl Stranger {
         server.post("/v1/keys", body).await.1["secret"].as_str().unwrap().to_owned()
     }
 
-    /// The answer that the caller gets: only admins ask about keys.
-    fn answer(self, operation: &str, query: &str, of_admin: Foreign) -> Foreign {
-        // A ticket becomes a key.
+    /// Returns the expected answer to `request`, given the one for an admin: other callers may not use keys at all.
+    fn answer(self, operation: &str, request: &str, for_admin: Foreign) -> Foreign {
+        // A ticket is exchanged for a key, so creating one requires the same permission.
         let about_keys =
-            operation.starts_with("key_") || operation == "ticket_create" || query.contains("kind=key");
-        if about_keys && self != Self::Admin { Forbidden } else { of_admin }
+            operation.starts_with("key_") || operation == "ticket_create" || request.contains("kind=key");
+        if about_keys && self != Self::Admin { Forbidden } else { for_admin }
     }
 }
 

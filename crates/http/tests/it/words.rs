@@ -1,5 +1,5 @@
 //! Messages of refusals: each names the parameter, the header or the field. Input that would fail later is refused at
-//! once.
+//! once. Also the failed sessions that `/health` lists, for admins of the server only.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::world::{RequestBuilder, Server, send_request};
 
-/// The detail of a problem that a request must get.
+/// Sends a request, checks that the answer is a problem with this status and code, and returns the problem's detail.
 async fn detail(request: RequestBuilder, status: u16, code: &str) -> String {
     let response = request.send().await;
     let kind = response.headers().get("content-type").cloned();

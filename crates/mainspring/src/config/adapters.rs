@@ -17,7 +17,8 @@ use super::rule::{
 };
 use crate::agents::CONTROL_SERVER;
 
-/// The settings of one adapter. [`AdapterConfig::acp`] and [`AdapterConfig::pi`] make one; setters and fields change it.
+/// The settings of one adapter. [`AdapterConfig::acp`] and [`AdapterConfig::pi`] create them; setters and fields change
+/// them.
 ///
 /// ```
 /// use mainspring::Config;
@@ -46,9 +47,9 @@ pub struct AdapterConfig {
     pub pass_env: Option<Vec<String>>,
     /// The working folder of runs that name none.
     pub cwd: Option<PathBuf>,
-    /// The folders in which runs may work; without it everywhere but in the state directory.
+    /// The folders in which runs may work; `None` for every folder but the state directory.
     pub folders: Option<Vec<PathBuf>>,
-    /// Maximum number of active runs of this adapter; without it only the global maximum applies.
+    /// Maximum number of active runs of this adapter; if `None`, only the global maximum applies.
     pub max_workers: Option<usize>,
     /// Maximum number of processes.
     pub max_processes: Option<usize>,

@@ -14,7 +14,7 @@ use super::source::Origin;
 /// The tables that are read here.
 pub(super) const MODEL_TABLES: [&str; 4] = ["providers", "models", "prices", "mcp"];
 
-/// Returns the origin of each table in the model tables: `providers.NAME` and so on.
+/// Returns the origin of each table within the model tables and the table of goal types: `providers.NAME` and so on.
 pub(super) fn origins(path: &Path, text: &str) -> Vec<(String, Origin)> {
     let Ok(root) = DeTable::parse(text) else { return vec![] };
     let is_table = |name: &str| MODEL_TABLES.contains(&name) || name == GOAL_TABLE;

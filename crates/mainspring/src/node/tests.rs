@@ -1,4 +1,4 @@
-//! The parts that an embedder replaces.
+//! Nodes that an embedder builds: with its own store, router, permissions and configuration.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -185,7 +185,7 @@ impl PostgresDatabase {
         self.runtime.block_on(self.client.query_typed(sql, &typed(params)))
     }
 
-    /// Calls `each` with each row of a statement, of which at most [`FETCH`] are in memory. Errors name `table`.
+    /// Calls `each` with each row of a statement, and holds at most [`FETCH`] rows in memory. Errors name `table`.
     pub(super) fn each_row(
         &self,
         table: &'static str,
@@ -217,7 +217,8 @@ impl PostgresDatabase {
         self.execute(sql, &columns(text)).map_err(failed)
     }
 
-    /// Empties the tables that are copied, in the transaction that is open. An earlier version may not have all of them.
+    /// Empties the tables that are copied, in the transaction that is open. A database of an earlier version may lack
+    /// some of them.
     fn truncate(&self) -> Result<(), CopyError> {
         let names: Vec<String> = TABLES.iter().map(|table| format!("'{}'", table.name)).collect();
         let sql = format!(
@@ -229,12 +230,12 @@ impl PostgresDatabase {
     }
 }
 
-/// Begins a transaction at an instant at which no writer is about to commit events. Otherwise an event that is missing in
-/// the snapshot could have a lower cursor than the last stored event. After a restore, the position of a reader that has
-/// read the missing event would wrongly belong to the stored history.
+/// Begins a transaction at an instant at which no writer is about to commit events. Otherwise an event that is missing
+/// in the snapshot could have a lower cursor than the last event in the snapshot. After a restore, the position of a
+/// reader that has read the missing event would wrongly count as part of the restored history.
 ///
-/// A writer locks rows of `leases` before it gets a transaction id, and keeps the locks to the end of its transaction. So
-/// a second connection locks that table while the snapshot is taken.
+/// A writer locks rows of `leases` before it gets a transaction id, and keeps the locks to the end of its transaction.
+/// So a second connection locks that table while the snapshot is taken.
 async fn begin_snapshot(
     url: &str,
     database: &PostgresDatabase,
@@ -415,8 +416,8 @@ impl Target for PostgresDatabase {
 
 pub(super) type ReadRow = fn(&CopyTable, &Row) -> Result<Record, StoreError>;
 
-/// Returns the columns of a table's records, the rest of the statement up to its conditions, and the function that reads a
-/// row.
+/// Returns the columns of a table's records, the text after `FROM`, and the function that reads a row. The text after
+/// `FROM` ends with a `WHERE` clause, so that callers can append conditions with `AND`.
 pub(super) fn select(table: &CopyTable) -> ((String, String), ReadRow) {
     let all = |columns: &str, from: &str| (columns.to_owned(), format!("{from} WHERE true"));
     let body = || all("body", table.name);

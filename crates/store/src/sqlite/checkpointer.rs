@@ -35,7 +35,8 @@ const RESTART_FRAMES: u32 = 4_000;
 const RESTART_AT_ONCE_FRAMES: u32 = 2 * RESTART_FRAMES;
 /// The length at which commits wait until the WAL is merged, 48 MB.
 const MAX_FRAMES: u32 = 12_000;
-/// The most frames that the writer merges itself in a WAL that is not too long.
+/// The most frames that the writer merges itself before the WAL reaches [`MAX_FRAMES`]. Also the number of frames that
+/// the WAL must grow by before another pass of the same kind is due.
 const LAST_PASS_FRAMES: u32 = 250;
 
 /// The work that is due after a transaction.
@@ -54,8 +55,8 @@ pub(super) enum Due {
 #[derive(Debug, Default)]
 pub(super) struct Plan {
     written: u32,
-    /// The lengths of the WAL at which the next passes are due at the earliest, so that a reader that blocks them does
-    /// not cause one per transaction.
+    /// The length from which the next pass may be due, like `next_last_pass` and `next_long_pass` for their kinds.
+    /// Without these limits, a reader that blocks passes would cause a pass after every transaction.
     next_pass: u32,
     next_last_pass: u32,
     next_long_pass: u32,

@@ -5,8 +5,8 @@
 //! ```
 //!
 //! A commit that is alone in its group needs no savepoint: a failure rolls back the transaction. The first transaction
-//! of each WAL also renews the token of `wal.rs`. Steps of the search index are transactions of their own, in the pauses
-//! between groups; they are not synced, since a step that is lost is repeated.
+//! of each WAL also renews the token of `wal.rs`. Steps of the search index are transactions of their own, in the
+//! pauses between groups; they are not synced, since a step that is lost is repeated.
 //!
 //! The writer does not wait for a group to fill: all jobs that are queued when it is free form the next group. It also
 //! checks fences and issues leases. A new lease is sent after the group's commit, so that its holder reads everything
@@ -66,7 +66,7 @@ pub(super) enum Job {
     StatePut(OwnerState, Answer<StateOutcome>),
     /// Removes a hash from the loose hashes if an artifact refers to it. Answers whether an artifact does.
     BlobClaimed(String, Answer<bool>),
-    /// Removes a hash from the loose hashes.
+    /// Removes a hash from the loose hashes. Answers whether it was one of them.
     BlobSettled(String, Answer<bool>),
     KeyWrite(Box<(ApiKey, Option<Request>)>, Answer<()>),
     /// Claims an owner for an org. Answers whether the owner belongs to the org.
@@ -79,6 +79,7 @@ pub(super) enum Job {
     Webhook(Box<WebhookChange>, Answer<bool>),
     /// Stores a goal type. Answers false if it replaces one.
     GoalType(Box<GoalTypeRow>, Answer<bool>),
+    /// Changes a record of an edge. Answers whether the change has an effect.
     Edge(Box<EdgeChange>, Answer<bool>),
     /// Records that the check after a crash has passed.
     CrashChecked(Answer<()>),
@@ -192,7 +193,7 @@ pub(super) struct Writer {
     pub(super) plan: Plan,
     pub(super) passes: Arc<Passes>,
     pub(super) durability: Durability,
-    /// True if a COMMIT of the connection is synced, where `durability` asks for that.
+    /// Whether the connection syncs at COMMIT. Not used unless `durability` is `Full`.
     pub(super) is_synced: bool,
     /// The epoch of the last lease. Each boot starts with higher ones.
     pub(super) last_epoch: u64,
@@ -430,7 +431,8 @@ impl Writer {
             assert!(!panics, "{}", Fault::WritePanics.message());
             cursors
         })?;
-        // Not reached after a failure: the known blocks then stay empty, since rows that were rolled back must be written again.
+        // Not reached after a failure: `event_blocks` then stays empty, so that blocks whose rows were rolled back are
+        // written again.
         self.event_blocks = blocks;
         self.seq = seq;
         chunk_drops.extend(prepared.commit.rows.iter().filter_map(|row| match row {
@@ -527,8 +529,9 @@ impl Writer {
         }
     }
 
-    /// Begins a transaction, whose COMMIT is synced if the store is durable and `is_synced`. A transaction that may be the
-    /// first of a WAL renews the token, by which a later start recognizes the database that the WAL belongs to.
+    /// Begins a transaction, whose COMMIT is synced if `is_synced` is set and `durability` is `Full`. A transaction
+    /// that may be the first of a WAL renews the token, by which a later start recognizes the database that the WAL
+    /// belongs to.
     fn begin(&mut self, is_synced: bool) -> Result<(), StoreError> {
         self.shared.check_writable()?;
         if self.shared.is_full.load(Ordering::Acquire) {
@@ -548,7 +551,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Sets whether a COMMIT is synced, where the store is durable.
+    /// Sets whether a COMMIT is synced. Changes nothing unless `durability` is `Full`.
     fn set_synced(&mut self, is_synced: bool) -> rusqlite::Result<()> {
         if self.durability == Durability::Full && self.is_synced != is_synced {
             let level = if is_synced { "FULL" } else { "NORMAL" };

@@ -49,7 +49,8 @@ echo "$2"
 
 /// The fault at the next COMMIT.
 enum Cut {
-    /// COMMIT does not reach the database. Its connection ends when the receiver gets a message.
+    /// COMMIT does not reach the database. `reached` reports that the client has sent COMMIT; a message to `close` ends
+    /// the client's connection.
     Before { reached: oneshot::Sender<()>, close: oneshot::Receiver<()> },
     /// COMMIT is executed, but its answer is lost.
     After,
@@ -139,8 +140,8 @@ async fn pass(mut client: UnixStream, mut database: UnixStream, cuts: &Mutex<Opt
     }
 }
 
-/// A commit with an event, or one that only renames the session.
-fn changed(fence: Fence, n: u64, has_event: bool, title: &str) -> Arc<Commit> {
+/// Builds a commit that renames session `n`, and that stores an event too if `has_event`.
+fn renaming_commit(fence: Fence, n: u64, has_event: bool, title: &str) -> Arc<Commit> {
     let session = Session { title: Some(title.into()), ..session(n) };
     let events = if has_event { vec![progress(n)] } else { vec![] };
     Arc::new(Commit { fence, events, rows: vec![Row::Session(Arc::new(session))] })
@@ -155,6 +156,7 @@ async fn title(store: &PostgresStore, n: u64) -> Option<String> {
     }
 }
 
+/// The state of the lost transaction's number when the writer asks about its commit.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Number {
     /// Another transaction has the number, and is committed.
@@ -210,7 +212,8 @@ async fn a_lost_transaction_is_not_mistaken_for_one_that_reuses_its_number() {
                 let fence = create_session(&*store, n).await;
                 let name = format!("title {n}");
                 let answer =
-                    crash_at_commit(&database, &store, changed(fence, n, has_event, &name), number).await;
+                    crash_at_commit(&database, &store, renaming_commit(fence, n, has_event, &name), number)
+                        .await;
                 let Some(answer) = answer else { continue };
                 // The commit is written again.
                 assert_eq!(answer.map(|cursors| cursors.len()), Ok(usize::from(has_event)), "{number:?}");
@@ -230,7 +233,7 @@ async fn a_commit_whose_answer_is_lost_is_written_once() {
         let fence = create_session(&*store, n).await;
         let before = database.sql("SELECT pg_current_xact_id()").parse::<u64>().unwrap();
         *database.cut.lock() = Some(Cut::After);
-        let cursors = store.commit(changed(fence, n, has_event, "new")).await.unwrap();
+        let cursors = store.commit(renaming_commit(fence, n, has_event, "new")).await.unwrap();
         let after = database.sql("SELECT pg_current_xact_id()").parse::<u64>().unwrap();
         assert_eq!(cursors.len(), usize::from(has_event));
         assert_eq!(title(&store, n).await.as_deref(), Some("new"));

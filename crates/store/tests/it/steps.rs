@@ -21,7 +21,7 @@ async fn steps_are_read_in_order_and_sealed_with_their_run() {
         assert_eq!(store.steps(run_id(1)).await.unwrap().items, [first.clone(), second.clone()], "{name}");
         assert_eq!(store.steps(run_id(2)).await.unwrap().items, [], "{name}");
 
-        // Private data of the same commit is erased too.
+        // The private data of a step that the same commit stores is erased too.
         let third = step(3, 1, 3);
         commit(store, fence, vec![Row::StepsSeal(run_id(1)), row(&third)], vec![progress(3)]).await.unwrap();
         let sealed = |step: Step| Step { private: None, ..step };
@@ -105,7 +105,7 @@ async fn a_step_without_its_run_is_refused() {
     }
 }
 
-/// Step `n` of run `of`, whose number is `no`.
+/// Builds step `n`, number `no` of run `of`.
 pub(crate) fn step(n: u64, of: u64, no: u32) -> Step {
     Step {
         id: step_id(n),

@@ -12,7 +12,7 @@ impl PiTurn<'_> {
     pub(super) fn refused(&self, error: &CallError) -> TurnOutcome {
         let failure = self.turn.worker.failure(error);
         if self.accepted {
-            // The prompt has joined the run, but the agent does not know it.
+            // A steering prompt: it already belongs to the run, but pi did not take it.
             return TurnOutcome::Broken(self.failed(failure, false));
         }
         // Pi has done nothing for this prompt.
@@ -75,7 +75,8 @@ impl PiTurn<'_> {
         })
     }
 
-    /// The failure of a turn. Once pi has accepted the prompt, a model call may have been cut off.
+    /// Builds the end of a failed turn. Once pi has accepted the prompt, a model call of unknown usage may have been
+    /// cut off.
     pub(super) fn failed(&self, error: Failure, retryable: bool) -> End {
         let usage = if self.accepted { self.usage + Usage::UNKNOWN } else { self.usage };
         End::Failed { error, retryable, usage }

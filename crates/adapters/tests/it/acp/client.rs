@@ -117,7 +117,7 @@ async fn requests_that_an_agent_does_not_wait_for_are_served_before_its_turn_end
     let files = ["asked.txt", "first.txt", "second.txt"].map(|name| work(&world).join(name));
     let [asked, first, second] = files.each_ref().map(|file| write(file, "x").replace("call", "send"));
     world.answer_to("a", &format!("{asked}; {first}; {second}")).await;
-    // The agent goes on without the person who would have to decide about the first request.
+    // The first request needs the decision of a person. The agent ends its turn without waiting, so no one allows it.
     assert_eq!(files.map(|file| file.exists()), [false, true, true]);
     let allowed =
         decisions(&world, "a").await.into_iter().filter(|(.., decision, _)| *decision == Approval::Allowed);
@@ -129,7 +129,8 @@ async fn requests_that_an_agent_does_not_wait_for_are_served_before_its_turn_end
     world.close().await;
 }
 
-/// The agent ends its turn right after its requests, so each request may be decided before or after the end of the turn.
+/// The agent ends its turn right after its requests, so each request may be decided before or after the end of the
+/// turn.
 #[tokio::test(flavor = "multi_thread")]
 async fn permissions_and_commands_that_an_agent_does_not_wait_for_are_answered_as_they_were_decided() {
     let world = with_rules(&["allow * * *"]).await;
@@ -246,7 +247,7 @@ async fn a_terminal_does_not_start_in_a_folder_that_became_a_link_while_a_person
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_rules_of_a_session_restrict_its_agent_and_allow_nothing_that_is_denied() {
+async fn rules_of_a_session_override_neither_the_rules_nor_the_permissions_of_the_adapter() {
     let world = with_rules(&["allow fs read *"]).await;
     let (work, mut request) = (work(&world), request("a", ""));
     std::fs::write(work.join("notes"), "text").unwrap();
@@ -256,7 +257,7 @@ async fn the_rules_of_a_session_restrict_its_agent_and_allow_nothing_that_is_den
     let run = world.start_request(ask(read(&work.join("notes")))).await;
     let answer = world.text_of("a", world.wait_for_end(run).await.id).await;
     assert!(answer.contains("text"), "{answer}");
-    // The adapter's rule comes first, and its permissions deny the rest.
+    // The adapter's rule comes before the session's denial, and its permissions deny all that it does not allow.
     let answer = world.answer_to("a", &read(&work.join("secret"))).await;
     assert!(answer.contains("hidden"), "{answer}");
     let answer = world.answer_to("a", &write(&work.join("new"), "x")).await;
@@ -305,7 +306,7 @@ async fn a_terminal_ends_when_killed_or_released_and_with_its_turn() {
     let world = with_rules(&["allow terminal run *"]).await;
     let terminals = || {
         let scope = world.setup.agent.scope.clone();
-        // The name of a terminal's processes is that of the attempt, a dot and a number.
+        // The mark of a terminal's processes is the mark of the attempt, followed by a dot and a number.
         processes_with_variable(MARK_VARIABLE, |mark| {
             mark.strip_prefix(&scope).is_some_and(|rest| rest.contains('.'))
         })
@@ -324,7 +325,7 @@ async fn a_terminal_ends_when_killed_or_released_and_with_its_turn() {
     let answer = world.answer_to("a", &format!("{start}; {release}; {release}")).await;
     assert!(answer.contains("{}\n-32602"), "{answer}");
     assert_eq!(terminals(), 0);
-    // The turn ends, is cancelled, ignores the cancellation, crashes.
+    // Terminals end with a turn that succeeds, is cancelled, ignores its cancellation or crashes.
     assert_eq!(world.run("a", start).await.state.status(), RunStatus::Succeeded);
     assert_eq!(terminals(), 0, "the turn has ended");
     for (end, status) in

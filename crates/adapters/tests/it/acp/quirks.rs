@@ -86,14 +86,14 @@ async fn plain_text_on_standard_output_is_part_of_the_failure() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_mode_is_set_after_a_resume_without_a_report() {
+async fn the_mode_is_set_even_if_a_resumed_session_is_reported_without_settings() {
     let mut world = world_with("load,mute,modes", |setup| setup.acp.ask_mode = Some("plan".into())).await;
     world.answer_to("a", "hi").await;
     world.restart().await;
     let run = world.start_request(RunRequest { mode: Mode::Ask, ..request("a", "history") }).await;
     assert_eq!(world.wait_for_end(run).await.state.status(), RunStatus::Succeeded);
     assert_eq!(world.last_message("a").await.text(), "hi\nmode=\"plan\"\nhistory\n");
-    // It does not implement the older request for models.
+    // The agent does not implement the older request that sets a model.
     world.restart().await;
     let mut with_model = request("a", "hi");
     with_model.options.model = Some("m2".into());
@@ -210,7 +210,7 @@ async fn an_unreported_cost_is_unknown() {
     assert_eq!(run.usage.cost.usd(), None, "the cost before the restart is unknown");
     assert_eq!(world.run("a", "spend 3.5").await.usage.cost.usd(), Some(0.5));
     world.close().await;
-    // Unless the agent reports the cost when it resumes.
+    // The cost is known if the agent reports its total when it resumes.
     let mut world = self::world("load,bill").await;
     world.run("a", "spend 0.25").await;
     world.restart().await;

@@ -90,10 +90,10 @@ pub(super) fn message_ids(
         let mut columns = Columns::new(row);
         let read =
             columns.get::<[u8; 16]>().and_then(|id| Ok((id, columns.id::<SessionId>()?, columns.point()?)));
-        let (id, by, point) = read.map_err(|error| read_error(&error))?;
+        let (id, message_session, point) = read.map_err(|error| read_error(&error))?;
         let is_seen = match point {
             Some(point) => view.contains(point)?,
-            None => by == session,
+            None => message_session == session,
         };
         found.extend(is_seen.then_some(id));
     }
