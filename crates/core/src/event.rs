@@ -1,9 +1,11 @@
 //! Events: ordered, durable facts, and the one table of their types.
 //!
 //! An event's `cursor` orders it among all events. Its `pos` is the session's count of streamed bytes at that moment,
-//! so events and streamed text share one order. `cursor.pos` is the resume point everywhere. Some types are never
-//! stored: `message.delta`, whose bytes live in chunks until their message completes, `message.truncated` and `store.*`,
-//! which are sent to a single subscriber, and `event.damaged`, which stands for an event that cannot be read.
+//! so events and streamed text share one order. A [`Position`], written `CURSOR.POS`, is the resume point everywhere.
+//!
+//! Some types are never stored: `message.delta`, whose bytes live in chunks until their message completes;
+//! `message.truncated`, which is sent only to a subscriber that has received the lost text; `store.*`, which is sent to
+//! every live subscriber; and `event.damaged`, which stands for an event that cannot be read.
 
 use std::fmt;
 use std::str::FromStr;
@@ -352,7 +354,8 @@ bodies! {
         #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")] input: Option<Value>,
         #[serde(default, skip_serializing_if = "Option::is_none")] decided_by: Option<Decider>,
     }
-    /// A tool call changed something or ran a command, and the agent has not asked for the permission that it needs.
+    /// A tool call changed something or ran a command, and the agent has not asked for the permission that the call
+    /// needs.
     "tool.unasked" => ToolUnasked { tool_use_id: String, name: String }
     /// A progress report of a tool call.
     "tool.updated" => ToolUpdated { tool_use_id: String, text: String }
@@ -366,7 +369,8 @@ bodies! {
         error: Failure,
         #[serde(flatten)] end: ToolEnd,
     }
-    /// A turn of the run is complete, and the run continues with another one. The run's own end completes its last turn.
+    /// A turn of the run is complete, and the run continues with another one. The run's own end completes its last
+    /// turn.
     "turn.completed" => TurnCompleted { message_id: MessageId }
     /// An artifact was created.
     "artifact.created" => ArtifactCreated {
@@ -475,8 +479,8 @@ bodies! {
         calls: Vec<ClientCall>,
         #[serde(default, skip_serializing_if = "Option::is_none")] expires_at_ms: Option<Time>,
     }
-    /// All or some results of client tool calls were provided. `results` is absent if the wait closed while results were
-    /// missing.
+    /// All or some results of client tool calls were provided. `results` is absent if the wait closed while results
+    /// were missing.
     "tools.provided" => ToolsProvided {
         wait_id: WaitId,
         #[serde(default, skip_serializing_if = "Option::is_none")] results: Option<Vec<ClientResult>>,
@@ -569,7 +573,7 @@ impl Body {
         matches!(self, Self::RunQueued { retry_reason: None, .. })
     }
 
-    /// True for types that change the goals of a run: the `goal` types, and the type with which a retry queues the run.
+    /// True for events that change the goals of a run: those of the `goal` types, and the `run.queued` of a retry.
     pub const fn changes_goals(&self) -> bool {
         matches!(
             self,

@@ -1,7 +1,7 @@
 //! Failures: why a run, an attempt or a tool call failed, as a stable code and a message.
 //!
-//! Codes are strings on the wire and in the store, and agents report codes of their own. A code that decides what happens
-//! next, such as how a run is retried (see [`crate::retry`]), or that several adapters report, is a variant of
+//! Codes are strings on the wire and in the store, and agents report codes of their own. A code that decides what
+//! happens next, such as how a run is retried (see [`crate::retry`]), or that several adapters report, is a variant of
 //! [`FailureCode`], so that its producers and its readers cannot disagree.
 
 use std::fmt;
@@ -29,12 +29,12 @@ impl Failure {
 /// Defines the codes: the variant and the text of each.
 macro_rules! codes {
     ($($(#[$doc:meta])+ $variant:ident => $text:literal,)+) => {
-        /// The stable code of a failure. In JSON and in the store, it is its text.
+        /// The stable code of a failure, represented by its text in JSON and in the store.
         #[derive(Debug, Clone, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum FailureCode {
             $($(#[$doc])+ $variant,)+
-            /// Another code: of an agent, of an adapter, or one on which nothing depends.
+            /// Another code: reported by an agent or an adapter, and not needed for any decision.
             Other(OtherCode),
         }
 

@@ -7,9 +7,9 @@
 //! position 310 with token x:    unknown: no such history
 //! ```
 //!
-//! Each process that opens a store begins a history, under a new token. If the store is replaced by an older copy of it,
-//! the histories begun after the copy was made are gone, and the last history of the copy ends where the next process
-//! begins its own.
+//! Each process that opens a store begins a history, under a new token. If the store is replaced by an older copy of
+//! itself, the histories begun after the copy was made are gone, and the last history of the copy ends where the next
+//! process begins its own.
 
 use crate::Cursor;
 

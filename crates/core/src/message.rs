@@ -34,8 +34,8 @@ pub struct Message {
     /// When the message was created.
     #[serde(rename = "createdAtMs")]
     pub created_at: Time,
-    /// The agent that wrote the message, if it is known: `ID@VERSION` of its definition, or the name that another program
-    /// gave with the message it appended.
+    /// The agent that wrote the message, if it is known: `ID@VERSION` of its definition, or the name that another
+    /// program gave with the message it appended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
     /// The id that another program gave to the message when it appended it.

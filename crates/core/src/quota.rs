@@ -1,9 +1,9 @@
 //! Quotas: how much of a server one owner may use, so that no owner can use up the server for the others.
 //!
 //! A pool of fixed size (workers, queued prompts, requests, streams) is divided by a rule that needs no configuration:
-//! an owner is refused once it uses as much as is still free. One owner alone takes at most half of a pool, two take a
-//! third each, so that a place stays free for another owner. The server's own owner may use a whole pool. Limits that an
-//! operator sets apply in addition.
+//! an owner is refused once it uses as much as is still free. One owner alone takes about half of a pool, two take a
+//! third each, so that a place stays free for another owner unless the pool is small for its number of owners. The
+//! server's own owner may use a whole pool. Limits that an operator sets apply in addition.
 //!
 //! In a cluster, the limits of active runs and of queued prompts hold over all servers. Each server has a part of such
 //! a limit, its block, which no other server has. If another server wants more than its block, a server gives up a part
@@ -46,7 +46,7 @@ pub struct OwnerQuotas {
 }
 
 impl OwnerQuotas {
-    /// Completes these limits with those of all owners.
+    /// Returns these limits, and the limit of `all` owners where this owner has none of its own.
     pub fn or(&self, all: &Quotas) -> Quotas {
         Quotas {
             queued_prompts: self.queued_prompts.unwrap_or(all.queued_prompts),

@@ -2,7 +2,7 @@
 //!
 //! A client repeats a request if it got no answer, or an answer that says to try again, up to a minute later. But a
 //! person may also send the same words twice. The two cases differ in the requests in between: a client repeats a
-//! request before it sends any other request about the same thread.
+//! request before it sends any other request about the same thread. A thread is a session in the API of these clients.
 //!
 //! ```text
 //! new ──sent again within 75 s──▶ the same request
@@ -15,8 +15,9 @@ use crate::Time;
 /// How long after the last arrival of a request an equal request counts as its repetition: 60 s, the longest pause of a
 /// client between two attempts, and 15 s for slow connections.
 pub const REPEAT_MS: u64 = 75_000;
-/// While a request that creates a thread is being handled, an equal request that arrives within this time creates a
-/// second thread. Clients wait 30 s for an answer, so only a later request can be a repetition.
+/// While a request that names no existing thread is being handled, an equal request that arrives within this time is a
+/// new request, and may create a second thread. Clients wait 30 s for an answer, so only a later request can be a
+/// repetition.
 pub const OVERLAP_MS: u64 = 30_000;
 
 /// An earlier request, equal to the one that arrives.
@@ -26,7 +27,7 @@ pub struct EarlierRequest {
     pub arrived_at: Time,
     /// True while the request is being handled.
     pub is_handled: bool,
-    /// True if the request concerns a thread that exists, false if the request creates one.
+    /// True if the request concerns an existing thread. False if it creates a thread, or concerns an agent.
     pub has_thread: bool,
 }
 

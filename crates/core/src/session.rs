@@ -220,7 +220,8 @@ names!(SessionStatus { Open => "open", Archived => "archived", Closed => "closed
 pub enum Command {
     /// Change a setting. Not for the status and the tip, which have their own commands.
     Set(SessionChange),
-    /// Propose a title. Has no effect if a person has set the title.
+    /// Propose a title. Has no effect if a person has set the title, or if the source is [`TitleSource::Heuristic`] and
+    /// the session already has a title.
     Title {
         /// The title.
         title: String,

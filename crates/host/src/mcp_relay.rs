@@ -54,7 +54,7 @@ impl AnswerCalls for RelayTools {
         });
         let answer = call_endpoint(&self.socket, &call);
         let sleep = |millis| self.clock.sleep_for(millis);
-        // If the caller cancels, the endpoint notices the end of the connection.
+        // If the MCP client cancels the call, this future is dropped, and the endpoint sees the connection close.
         let answer = mcp::with_progress(context, &name, sleep, answer).await;
         let answer = answer.unwrap_or_else(|error| {
             let message = format!("the agent's process cannot call tools: {error}");
@@ -73,7 +73,7 @@ impl AnswerCalls for RelayTools {
     }
 }
 
-/// Makes one call on a connection of its own. Returns the result.
+/// Makes one call on a new connection and returns the text of its result.
 async fn call_endpoint(socket: &Path, call: &AgentLine) -> std::io::Result<String> {
     let mut endpoint = BufReader::new(UnixStream::connect(socket).await?);
     endpoint.write_all(&call.encode()).await?;

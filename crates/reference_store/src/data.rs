@@ -1,4 +1,4 @@
-//! State and artifacts.
+//! State, artifacts, and the blobs that hold their bytes.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -62,7 +62,8 @@ impl Tables {
         first.map(|event| event.cursor.0.cast_signed() - 1)
     }
 
-    /// Writes a row of state. `order` is given for a row of an imported session.
+    /// Writes a row of state. `order`, given for an imported session, replaces the number of the last event as the
+    /// position of the row in the order of events.
     pub(super) fn state_apply(&mut self, session: SessionId, row: &StateRow, order: Option<i64>) {
         let StateRow { place, key, version, value, at: updated_at } = row.clone();
         match place {
@@ -94,7 +95,7 @@ impl Tables {
         moved.for_each(|record| record.at = Some(Point { pos, ..from }));
     }
 
-    /// Returns the rows visible from a point, nearest first. `Segment` of the durable stores explains the bounds.
+    /// Returns the rows visible from a point, nearest first. `Segment` in the durable stores explains the bounds.
     fn visible_state(&self, session: SessionId, at: Option<Point>) -> Result<Vec<&StateRecord>, StoreError> {
         let (mut next, mut owner, mut bound) = (at, session, i64::MAX);
         let (mut child_owner, mut child_bound) = (session, i64::MAX);

@@ -1,4 +1,4 @@
-//! The goal types of owners.
+//! The goal types of owners, and the runs of a session that have goals or tasks.
 
 use mainspring_core::{Run, SessionId};
 use mainspring_kernel::store::GoalTypeRow;

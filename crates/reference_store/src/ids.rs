@@ -1,4 +1,4 @@
-//! Finds ids by their prefix.
+//! Finds ids by their prefix, which is given as a range of ids.
 
 use mainspring_core::{MessageId, SessionId, Visibility};
 use mainspring_kernel::store::{IdPage, IdsOf, StoreError};

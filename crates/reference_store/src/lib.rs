@@ -87,13 +87,14 @@ impl MemoryStore {
         self.inner.lock().is_full = is_full;
     }
 
-    /// Makes every read of a run's row fail until it is called with false.
+    /// Makes every [`Store::run_get`] fail until it is called with false. Lists of runs can still be read.
     #[doc(hidden)]
     pub fn set_runs_unreadable(&self, unreadable: bool) {
         self.inner.lock().has_unreadable_runs = unreadable;
     }
 
-    /// Injects `fault` into the next write, or into the next load of a session if it is [`Fault::LoadPanics`].
+    /// Injects `fault` into the next commit, or into the next write of a key, a webhook, a goal type, an agent or an
+    /// edge record if that comes first. [`Fault::LoadPanics`] applies to the next load of a session instead.
     #[doc(hidden)]
     pub fn inject_fault(&self, fault: Fault) {
         self.inner.lock().fault = Some(fault);
@@ -126,7 +127,8 @@ impl Inner {
         &mut self,
         write: impl FnOnce(&mut Self) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        // A fault applies to the next write even if the write would be refused, as in the commit groups of the durable stores.
+        // A fault applies to the next write even if the write would be refused, as in the commit groups of the durable
+        // stores.
         Fault::CommitPanics.panic_if_in(&mut self.fault);
         let fault = self.fault.take_if(|fault| *fault != Fault::LoadPanics);
         if self.is_full || fault == Some(Fault::DiskFull) {

@@ -7,6 +7,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 #[cfg(target_os = "linux")]
 const CLOCK: ClockId = ClockId::Boottime;
+// On macOS, this clock also counts the time for which the machine was suspended.
 #[cfg(not(target_os = "linux"))]
 const CLOCK: ClockId = ClockId::Monotonic;
 

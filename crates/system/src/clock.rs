@@ -181,11 +181,12 @@ impl Reading {
     /// Returns the next reading, when the system's time is `system` and the monotonic time is `elapsed_ms`.
     fn next(self, system: Time, elapsed_ms: u64) -> Self {
         let passed_ms = elapsed_ms.saturating_sub(self.elapsed_ms);
-        let behind = self.time.plus(passed_ms / 2);
-        match system >= behind {
+        let half_speed = self.time.plus(passed_ms / 2);
+        match system >= half_speed {
             true => Self { time: system, elapsed_ms },
-            // Half of an odd number is not whole: the odd millisecond is carried over to the next reading.
-            false => Self { time: behind, elapsed_ms: elapsed_ms - passed_ms % 2 },
+            // The division drops an odd millisecond, so the next reading counts it again. Otherwise a clock that is
+            // read every millisecond would stand still.
+            false => Self { time: half_speed, elapsed_ms: elapsed_ms - passed_ms % 2 },
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Ids: the only place that generates random numbers.
 //!
 //! The ids of sessions, runs, attempts, messages and lines begin with 16 bits of the time, in units of 64 ms, and are
-//! random otherwise. Rows of the same moment then lie in the same few pages of each index: with random ids a turn under
-//! load writes up to 21 pages to the WAL instead of 3. There are only 16 time bits, which repeat after 70 minutes, so
+//! random otherwise. Rows of the same moment then lie in the same few pages of each index: a turn under load writes 3
+//! pages to the WAL, with entirely random ids up to 21. There are only 16 time bits, which repeat after 70 minutes, so
 //! that a short prefix of an id also has random bits and is nearly unique.
 
 use std::sync::Arc;

@@ -16,7 +16,7 @@ pub struct HostPipes<W, R> {
 }
 
 impl<W: Write, R: Read> HostPipes<W, R> {
-    /// Joins the two pipes.
+    /// Wraps the two pipes.
     pub fn new(input: W, output: R) -> Self {
         Self { input: Some(input), output: BufReader::new(output) }
     }
@@ -111,7 +111,7 @@ impl RelayAgent {
         self.write(&format!("{line}\n"));
     }
 
-    /// True if the other end has closed the connection and sent nothing more.
+    /// Waits until the other end sends something or closes the connection. True if it closed the connection.
     pub fn is_closed(&mut self) -> bool {
         self.0.fill_buf().unwrap().is_empty()
     }

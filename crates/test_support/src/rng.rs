@@ -4,7 +4,7 @@
 pub struct Rng(u64);
 
 impl Rng {
-    /// Starts at a seed other than 0.
+    /// Creates a generator. `seed` must not be 0, which the generator would return for ever.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }

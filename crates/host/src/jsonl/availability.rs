@@ -107,8 +107,8 @@ pub(super) async fn watch(host: Weak<Shared>) {
     }
 }
 
-/// Asks the server whether it is ready. Reports a server that does not answer, unless it is this process. Returns `None`
-/// once the connection to the host is dropped.
+/// Asks the server whether it is ready. Reports a server that does not answer, unless it is this process. Returns
+/// `None` once the connection to the host is dropped.
 async fn await_answer(
     host: &Weak<Shared>,
     link: &Link,

@@ -1,8 +1,8 @@
 //! Event readers: one for each session with live queries, which translates the events of each query's run.
 //!
-//! A query joins the reader of its session, unless that reader has already skipped events of the query's run. Then the
-//! query gets its own reader, which starts at the run's beginning. With a slow host a reader falls behind, and streamed text
-//! is sent in fewer and longer lines.
+//! A query joins the reader of its session. It gets its own reader, which starts at the run's beginning, if the
+//! session's reader has already skipped events of the query's run, or if the query repeats an earlier request. With a
+//! slow host a reader falls behind, and streamed text is sent in fewer and longer lines.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -111,8 +111,9 @@ pub(super) async fn follow(shared: &Arc<Shared>, query: Arc<Query>, accepted: Ac
     reader.read().await;
 }
 
-/// Looks up the native session id of a binding. Failing is not fatal: the id is only informative.
-async fn bind(shared: &Shared, query: &Query, session: SessionId, binding: BindingId) {
+/// Looks up the native session id of a binding and sets it on the query. Failing is not fatal: the id is only
+/// informative.
+async fn look_up_native_session(shared: &Shared, query: &Query, session: SessionId, binding: BindingId) {
     let ask = |client: Client| async move { client.binding_list(&session.to_string()).await };
     match shared.link.ask(&query.owner, ask).await {
         Ok(bindings) => {
@@ -130,7 +131,7 @@ async fn send_past_end(shared: &Shared, query: &Arc<Query>, run: &Run, end: &End
     let ask = |client: Client| async move { client.run_attempts(id).await };
     let attempts = shared.link.ask(&query.owner, ask).await.ok().and_then(|attempts| attempts.intact().ok());
     if let Some(binding) = attempts.unwrap_or_default().last().and_then(|attempt| attempt.binding) {
-        bind(shared, query, run.session, binding).await;
+        look_up_native_session(shared, query, run.session, binding).await;
     }
     if end.wants_login() {
         login::require(shared, query, None).await;
@@ -156,7 +157,9 @@ struct Reader {
     shared: Arc<Shared>,
     owner: String,
     session: SessionId,
+    /// The only run whose events are read; `None` to read all events of the session.
     only: Option<RunId>,
+    /// The position to read from; `None` for the beginning.
     from: Option<Position>,
     /// The history that `from` belongs to.
     history: Option<String>,
@@ -170,7 +173,7 @@ struct Reader {
 impl Reader {
     async fn read(&mut self) {
         let (mut events, mut server_no) = self.open();
-        while !self.is_closed() {
+        while !self.close_if_unused() {
             let item = match events.next().now_or_never() {
                 Some(item) => item,
                 // No more events for now: send the pending text.
@@ -213,8 +216,8 @@ impl Reader {
         (events.give_up_after(1).in_history(self.history.clone()), server_no)
     }
 
-    /// True once the reader has no queries. From then on no query can join.
-    fn is_closed(&self) -> bool {
+    /// Closes the reader if it has no queries: from then on no query can join. Returns true if the reader is closed.
+    fn close_if_unused(&self) -> bool {
         let mut followers = self.shared.followers.open.lock();
         let mut following = self.following.lock();
         following.closed = following.translators.is_empty();
@@ -238,8 +241,8 @@ impl Reader {
             Item::Event(event) => self.event(&event).await,
             Item::Thought(thought) => self.thought(&thought).await,
             Item::Reset(_) => self.catch_up().await,
-            // Streamed text without a run comes again with its message. Text that a crash rolled back was already sent
-            // and cannot be withdrawn; its run does not succeed.
+            // Streamed text of an unknown run is not sent: it is part of the completed message, which follows. Text
+            // that a crash rolled back was already sent and cannot be withdrawn; its run does not succeed.
             Item::Live(_) | Item::Unknown { .. } => {}
         }
     }
@@ -307,7 +310,7 @@ impl Reader {
         }
         self.flush().await;
         if let Some(binding) = bound {
-            bind(&self.shared, &query, self.session, binding).await;
+            look_up_native_session(&self.shared, &query, self.session, binding).await;
         }
         for line in lines {
             if !query.is_ended() {
@@ -319,7 +322,7 @@ impl Reader {
         }
     }
 
-    /// Ends a query, unless it goes on after a login.
+    /// Ends a query, unless it stays open until the user has logged in.
     async fn end(&self, run: RunId, query: &Arc<Query>, end: &End, event: EventId) {
         let known_text = {
             let following = self.following.lock();
@@ -413,7 +416,7 @@ impl Reader {
             for query in queries {
                 fail(&self.shared, &query, why).await;
             }
-            if self.is_closed() {
+            if self.close_if_unused() {
                 return;
             }
         }

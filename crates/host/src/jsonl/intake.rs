@@ -1,15 +1,15 @@
-//! Intake: queries are accepted in the order of their lines, also those of different sessions, so that their runs start in
-//! this order. After `stop` no more are accepted.
+//! Intake: accepts queries in the order of their lines, across all sessions, so that their runs start in this order.
+//! Once the intake is closed, no more queries are accepted.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-/// The queue of lines to be accepted.
+/// The queue of lines that wait to be handled.
 #[derive(Default)]
 pub(super) struct Intake {
-    /// Completes when the last entry is done.
+    /// Completes when the last turn in the queue is dropped.
     last: Mutex<Option<oneshot::Receiver<()>>>,
     closed: AtomicBool,
 }
@@ -28,7 +28,7 @@ impl Intake {
         Turn { before, _done: done }
     }
 
-    /// Stops accepting. Turns that begin later are refused.
+    /// Closes the intake: the holder of a turn that begins later must refuse its query. Lines may still enter.
     pub(super) fn close(&self) {
         self.closed.store(true, Ordering::Release);
     }

@@ -43,7 +43,7 @@ struct Waiting {
     end: QueryEnd,
 }
 
-/// The end of a query that waits for a login, if the host gives the login up.
+/// How to end a query that waits for a login, if the login does not happen.
 pub(super) struct QueryEnd {
     /// The line that ends the query.
     pub(super) last: Vec<u8>,

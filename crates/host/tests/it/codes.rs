@@ -16,7 +16,7 @@ fn every_code_of_the_kernel_and_of_http_is_mapped_to_the_protocol() {
     }
 }
 
-/// Source text before an error code: a failure of a run, the end of an attempt, a failing command.
+/// Source text that precedes the string literal of an error code.
 const CODE_PREFIXES: [&str; 5] = ["Failure::new(", "failed(", "code: ", "const fn code(", "Self::error("];
 
 /// Collects the error codes in the sources of `folder`: the text after one of `CODE_PREFIXES`.
@@ -35,7 +35,7 @@ fn collect_codes(folder: &Path, found: &mut BTreeSet<String>) {
                     found.extend(literal.filter(|text| is_code(text)).map(str::to_owned));
                 }
             }
-            // Tables of error kinds and their codes.
+            // These files map kinds of errors to codes in the arms of a `match`.
             if path.ends_with("provider/error.rs") || path.ends_with("driver/model_error.rs") {
                 let arms = text
                     .split("=> ")

@@ -1,4 +1,4 @@
-//! Golden transcripts: every kind of line, in both versions.
+//! Golden transcripts: typical queries in version 2, a conversation in version 1, and the errors of invalid lines.
 
 use insta::assert_snapshot;
 use mainspring_test_support::jsonl::{query, transcript};

@@ -8,7 +8,8 @@
 //!
 //! A failure concerns its session alone: the server starts and serves the others. From the second failure in a row on,
 //! the session is not loaded again before a pause is over, which doubles each time. Even if no caller asks for the
-//! session, it is loaded again a few times.
+//! session, it is loaded again a few times. Neither applies to a session whose stored data is damaged: each call for it
+//! reads it again, at once.
 
 use std::collections::BTreeMap;
 
@@ -50,8 +51,8 @@ struct Failure {
 }
 
 impl Failures {
-    /// Records a failure at `at`, after which the session is paused if `now` is given. Returns the number of failures in a
-    /// row, and the pause in milliseconds.
+    /// Records a failure at `at`. The session is paused from `now` on; without `now`, it is not paused. Returns the
+    /// number of failures in a row, and the pause in milliseconds.
     fn record(&self, session: SessionId, error: &Error, at: Time, now: Option<Moment>) -> (u32, u64) {
         let mut known = self.0.lock();
         let count = known.get(&session).map_or(0, |failure| failure.count).saturating_add(1);
@@ -121,8 +122,9 @@ impl Shared {
         error
     }
 
-    /// Records that the interrupted run of a session could not be recovered. Returns the error for its callers: that of the
-    /// store, if the store has failed as a whole.
+    /// Records that the interrupted run of a session could not be recovered. Returns the error for the callers of the
+    /// session: `error` itself if the whole server has failed or the stored data is damaged, else
+    /// [`Error::SessionFailed`].
     pub(super) fn recovery_failed(&self, session: SessionId, error: Error) -> Error {
         tracing::error!(%error, %session, "cannot recover the run that an earlier process left");
         if error.is_of_server() || matches!(error, Error::Corrupt(_)) {
@@ -134,7 +136,8 @@ impl Shared {
         error
     }
 
-    /// Records why a session could not be loaded, if that concerns the session alone.
+    /// Records a session that could not be loaded because its stored data is damaged. Forgets the failures of a session
+    /// that does not exist. Other errors are not recorded.
     pub(super) fn load_refused(&self, session: SessionId, error: &Error) {
         match error {
             // The session was deleted, or its first commit has failed.

@@ -1,7 +1,8 @@
 //! Applies the lists of API keys: which adapters, models and tools runs may use, and their cost per day.
 //!
-//! A key with lists or folders changes only sessions and runs whose adapter, model and folder it allows. It reads the others
-//! of its owner. The check is part of `session_for_change` and `run_for_change`, with which every change begins.
+//! A key with lists or folders may change only the sessions and runs whose adapter, model and folder it allows. It may
+//! read all sessions and runs of its owner. The check is part of `session_for_change` and `run_for_change`, with which
+//! every change begins.
 
 use mainspring_core::{KeyLists, Run, RunOptions, Session, UsageReports, day_of};
 
@@ -9,8 +10,8 @@ use super::{Caller, Shared};
 use crate::error::Error;
 
 impl Shared {
-    /// Refuses a run whose options the lists do not allow, or whose adapter cannot enforce the lists. `options` includes the
-    /// defaults of the session.
+    /// Refuses a run whose options the lists do not allow, or whose adapter cannot enforce the lists. `options`
+    /// includes the defaults of the session.
     pub(crate) fn check_lists(
         &self,
         lists: Option<&KeyLists>,
@@ -30,7 +31,7 @@ impl Shared {
         Err(Error::Unsupported { adapter: adapter.to_owned(), what })
     }
 
-    /// Refuses the defaults of a session's runs that the lists do not allow.
+    /// Refuses default options for a session's runs if the lists do not allow their adapter or model.
     pub(crate) fn check_listed_defaults(
         lists: Option<&KeyLists>,
         adapter: Option<&str>,
@@ -41,8 +42,8 @@ impl Shared {
         Ok(lists.check_model(defaults)?)
     }
 
-    /// Refuses a caller that would change a session whose adapter, model or folder its key does not allow, or that has an
-    /// unfinished run which the key does not allow: the settings of a session hold for its runs.
+    /// Refuses a change of a session whose adapter, model or folder the caller's key does not allow. Also refuses it if
+    /// the session has an unfinished run that the key does not allow: the settings of a session hold for its runs.
     pub(crate) async fn check_session_allowed(
         &self,
         caller: &Caller,

@@ -26,7 +26,7 @@ fn command(text: &str) -> Question {
     Question { request: Some(Box::new(request)), ..format!("Allow {text}?").into() }
 }
 
-/// Starts a run of the puppet, which asks what the test tells it to ask.
+/// Starts a run of the puppet agent. The test asks questions through the returned execution.
 async fn world_with_run(disk: Disk) -> (World, RunId, Execution) {
     let (adapter, mut control) = puppet(&disk.store, PuppetBehavior::default());
     let world = World::with(disk, mainspring_kernel::Options::default(), vec![adapter]).await;
@@ -35,7 +35,7 @@ async fn world_with_run(disk: Disk) -> (World, RunId, Execution) {
     (world, run, execution)
 }
 
-/// Asks, lets `respond` react to the question, and returns what the agent gets.
+/// Asks `question` as the agent, lets `respond` react to the wait, and returns the answer that the agent gets.
 async fn ask(
     world: &World,
     execution: &Execution,
@@ -50,7 +50,7 @@ async fn ask(
     asked.unwrap()
 }
 
-/// Asks, answers with `answer` and returns what the agent gets.
+/// Asks `question` as the agent, answers with `answer`, and returns the answer that the agent gets.
 async fn ask_and_answer(
     world: &World,
     execution: &Execution,
@@ -122,7 +122,7 @@ async fn an_approval_for_the_session_answers_the_same_request_until_it_is_revoke
         let person = Decider::Person { owner_id: world.me.owner.clone() };
         assert_eq!(resolved, [(Some(grant.id), Some(person.clone())), (Some(grant.id), Some(person))]);
 
-        // Another request is asked for.
+        // The grant does not cover another command: the agent has to ask.
         let reason = ApprovalAnswer { reason: Some("no".into()), ..Approval::Denied.into() };
         let other = ask_and_answer(&world, &execution, run, command("rm x"), reason).await;
         assert_eq!((other.decision, other.reason.as_deref()), (Approval::Denied, Some("no")));

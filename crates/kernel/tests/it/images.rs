@@ -1,4 +1,5 @@
-//! Images: loaded sessions and their runs are read from memory, and never differ from the store.
+//! Images: the copies in memory of loaded sessions and their runs. Reads use an image instead of the store, and must
+//! get the result that the store would give.
 
 use std::sync::Arc;
 

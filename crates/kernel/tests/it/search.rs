@@ -10,7 +10,7 @@ async fn search(world: &World, caller: &Caller, text: &str) -> SearchResult {
     world.kernel.session_search(caller, &query).await.unwrap()
 }
 
-/// Formats the results, a line each: the title, and the snippet of a message.
+/// Formats the hits, a line each: `title` or the role of the message, the title of the session, and the snippet.
 async fn lines(world: &World, text: &str) -> Vec<String> {
     let hits = search(world, &world.me, text).await.hits;
     let line = |hit: mainspring_api::SearchHit| {

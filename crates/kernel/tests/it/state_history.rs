@@ -40,7 +40,7 @@ async fn a_history_names_the_caller_the_run_and_the_tool() {
             let handle = &execution.handle;
             handle.state_set(scope, "k", Some(json!(2)), Expect::Any).await.unwrap();
             handle.state_set_by(Some("note"), scope, "k", None, Expect::Present).await.unwrap();
-            // Nothing changes, so there is no change.
+            // The key is already deleted, so no change is recorded.
             handle.state_set_by(Some("note"), scope, "k", None, Expect::Any).await.unwrap();
             let changes = history(&world, &of, "k").await;
             let (run_id, attempt_id) = (run.id, handle.id());

@@ -117,12 +117,12 @@ pub(crate) fn every_store() -> Vec<Disk> {
     vec![Disk::memory(), Disk::sqlite()]
 }
 
-/// Simulates one process: tasks that still run when `life` returns are dropped, as by `kill -9`.
-pub(crate) fn run_process<T>(life: impl Future<Output = T>) -> T {
+/// Simulates one process: tasks that still run when `process` returns are dropped, as by `kill -9`.
+pub(crate) fn run_process<T>(process: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let lived = runtime.block_on(life);
+    let output = runtime.block_on(process);
     drop(runtime);
-    lived
+    output
 }
 
 /// Fails after a timeout instead of hanging. No test depends on timing.
@@ -130,7 +130,8 @@ pub(crate) async fn with_timeout<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(30), Box::pin(what)).await.expect("timed out")
 }
 
-/// Runs all tasks that do not wait for the clock. Exact with the store in memory on one thread.
+/// Runs the tasks that do not wait for the clock until they are idle. Only reliable with the store in memory on one
+/// thread: with other stores a task may still wait for I/O when this returns.
 pub(crate) async fn run_ready_tasks() {
     for _ in 0..200 {
         tokio::task::yield_now().await;
@@ -210,7 +211,7 @@ impl World {
         self.send(RunRequest::text(key, script)).await.unwrap().run
     }
 
-    /// Sends a script and waits for its end.
+    /// Sends a script and waits until its run has ended.
     pub(crate) async fn play(&self, key: &str, script: &str) -> Run {
         let run = self.prompt(key, script).await;
         self.ended(run.id).await
@@ -224,14 +225,14 @@ impl World {
         self.wait_until(run, |run| run.state.status().is_ended()).await
     }
 
-    /// Waits until `is` returns true for the run.
-    pub(crate) async fn wait_until(&self, run: RunId, is: impl Fn(&Run) -> bool) -> Run {
+    /// Waits until `condition` returns true for the run.
+    pub(crate) async fn wait_until(&self, run: RunId, condition: impl Fn(&Run) -> bool) -> Run {
         let session = SessionRef::Id(self.get(run).await.session);
         let reach = async {
             let mut events = self.kernel.session_subscribe(&self.me, &session, None).await.unwrap();
             loop {
                 let now = self.get(run).await;
-                if is(&now) {
+                if condition(&now) {
                     return now;
                 }
                 events.next().await.expect("the session ended first").unwrap();
@@ -296,7 +297,8 @@ impl World {
         }
     }
 
-    /// Returns the cursor of each message that is not abandoned.
+    /// Returns the messages that are not abandoned and have a cursor, each with its cursor: the child that the path
+    /// follows.
     pub(crate) async fn cursors(&self, key: &str) -> Vec<(MessageId, MessageId)> {
         let nodes = self.tree(key).await.nodes;
         let kept = nodes.iter().filter(|node| !node.abandoned);

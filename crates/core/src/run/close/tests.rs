@@ -100,7 +100,7 @@ fn a_path_that_ends_with_the_user_gets_an_empty_answer() {
 }
 
 #[test]
-fn a_tool_call_without_a_result_gets_one_and_then_an_answer() {
+fn unanswered_tool_calls_get_results_and_an_agent_message_follows() {
     assert_snapshot!(play("last assistant; call t1 add; call t2 rm; known t1 2; fail boom"), @r#"
     user: t1 add = "2" + t2 rm = "outcome unknown: the run ended before the tool answered" (error)
     agent: error boom
@@ -113,7 +113,7 @@ fn a_tool_call_without_a_result_gets_one_and_then_an_answer() {
 }
 
 #[test]
-fn a_result_for_another_call_is_not_used() {
+fn a_call_without_a_known_result_has_an_unknown_outcome() {
     assert_snapshot!(describe(&settle(vec![("t1".into(), "add".into())], &[])),
         @r#"t1 add = "outcome unknown: the run ended before the tool answered" (error)"#);
 }

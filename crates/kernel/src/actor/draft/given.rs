@@ -1,4 +1,4 @@
-//! Given messages: a history from a caller becomes the active path.
+//! Given messages: the messages that a caller supplies become the active path.
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use super::SessionDraft;
 use crate::store::Row;
 
 impl SessionDraft {
-    /// Makes `given` the active path: a new line from a new root. Existing messages stay in the tree. Without messages, the
-    /// path becomes empty.
+    /// Makes `given` the active path: a new line from a new root. Existing messages stay in the tree. Without messages,
+    /// the path becomes empty.
     pub(crate) fn replace_path(&mut self, given: Vec<GivenMessage>) -> Result<(), Refusal> {
         let placed = place(None, None, true, self.ids.line());
         let Some(mut line) = placed.opened.filter(|_| !given.is_empty()) else {

@@ -17,7 +17,7 @@ pub(super) struct Entry {
     pub(super) request: String,
     /// The thread that the request concerns or has created.
     pub(super) thread: Option<SessionId>,
-    /// True if the request named a thread when it arrived; false if it creates one.
+    /// True if the request named a thread when it arrived. False if it creates a thread, or concerns an agent.
     pub(super) has_thread: bool,
     /// When the request arrived last.
     pub(super) arrived_at: Time,
@@ -76,14 +76,14 @@ impl Entries {
         Some(entry)
     }
 
-    /// Ends the handling of a request.
+    /// Ends the handling of one arrival of a request.
     pub(super) fn handled(&mut self, name: &str) {
         if let Some(entry) = self.by_name.get_mut(name) {
             entry.handling = entry.handling.saturating_sub(1);
         }
     }
 
-    /// Finds an equal request of the same caller.
+    /// Finds the name of an equal request of the same caller for which `is_same` returns true.
     pub(super) fn equal(
         &self,
         caller: &CallerName,
@@ -114,8 +114,8 @@ impl Entries {
         closed.into_iter().filter_map(|name| Some((name.clone(), self.remove(&name)?))).collect()
     }
 
-    /// Removes the requests whose last arrival is old, unless they are being handled. If a time is old, so are all
-    /// earlier ones.
+    /// Removes the requests whose last arrival is old, unless they are being handled. `is_old` must be true for every
+    /// time before one that is old, because the search stops at the first arrival that is not.
     pub(super) fn forget(&mut self, is_old: impl Fn(Time) -> bool) -> Vec<(String, Entry)> {
         let old = self.by_arrival.iter().take_while(|(arrived_at, _)| is_old(*arrived_at));
         let is_idle = |name: &str| self.get(name).is_some_and(|entry| entry.handling == 0);
@@ -124,6 +124,7 @@ impl Entries {
     }
 }
 
+/// Removes `name` from the names of `key`, and the key itself once it has no names.
 fn take<K: Eq + std::hash::Hash>(index: &mut HashMap<K, HashSet<String>>, key: &K, name: &str) {
     if let Some(names) = index.get_mut(key) {
         names.remove(name);
