@@ -62,13 +62,11 @@ impl AnswerCalls for RelayTools {
         });
         let answered = serde_json::from_str::<Value>(&answer).unwrap_or_default();
         let content = vec![ContentBlock::text(answer)];
-        let mut result = match answered["ok"] == false {
-            false => CallToolResult::success(content),
-            true => CallToolResult::error(content),
-        };
-        if result.is_error != Some(true) {
-            result.structured_content = Some(answered);
+        if answered["ok"] == false {
+            return Ok(CallToolResult::error(content));
         }
+        let mut result = CallToolResult::success(content);
+        result.structured_content = Some(answered).filter(Value::is_object);
         Ok(result)
     }
 }
@@ -79,8 +77,9 @@ async fn call_endpoint(socket: &Path, call: &AgentLine) -> std::io::Result<Strin
     endpoint.write_all(&call.encode()).await?;
     let mut line = String::new();
     endpoint.read_line(&mut line).await?;
-    let answer: Value = serde_json::from_str(&line)
-        .map_err(|_| std::io::Error::other("the endpoint has closed the connection"))?;
-    // Any other line than a tool result gives an empty text.
-    Ok(serde_json::from_value::<ToolResult>(answer).map(|answer| answer.result).unwrap_or_default())
+    if line.is_empty() {
+        return Err(std::io::Error::other("the endpoint has closed the connection"));
+    }
+    let answer = serde_json::from_str::<ToolResult>(&line);
+    answer.map(|answer| answer.result).map_err(|_| std::io::Error::other("the endpoint sent no tool result"))
 }

@@ -385,7 +385,9 @@ impl Reader {
             let ask = |client: Client| async move { client.run_get(id).await };
             match self.shared.link.ask(&self.owner, ask).await {
                 Ok(run) => {
-                    if let Some(end) = End::of(&run) {
+                    // A query that waits for a login stays open after the end of its attempt.
+                    let end = End::of(&run).filter(|_| !self.shared.logins.is_waiting(&query));
+                    if let Some(end) = end {
                         self.following.lock().translators.remove(&id);
                         send_past_end(&self.shared, &query, &run, &end).await;
                     }

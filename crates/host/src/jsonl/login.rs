@@ -52,6 +52,11 @@ pub(super) struct QueryEnd {
 }
 
 impl Logins {
+    /// True while the query waits for a login.
+    pub(super) fn is_waiting(&self, query: &Query) -> bool {
+        self.0.lock().waiting.contains_key(&query.no())
+    }
+
     /// Removes a query that no longer waits for a login: its run continues, or the query ends.
     pub(super) fn remove(&self, query: &Query) {
         self.0.lock().waiting.remove(&query.no());
