@@ -143,9 +143,6 @@ impl Server {
         let webhooks = WebhookSender::new(&token, config.webhooks_private);
         let http =
             http.with_listeners(listeners).with_webhooks(webhooks.clone()).with_threads(config.threads);
-        let (notifying, notifiers) = (closing.child_token(), Tasks::default());
-        Notifiers { tasks: notifiers.clone(), kernel: kernel.clone(), webhooks, closing: notifying.clone() }
-            .start(node.member().cloned(), config);
         let is_tls = tls.is_some();
         let mut http = http.with_tls(is_tls).with_oidc(oidc);
         if let Some(member) = node.member().cloned() {
@@ -169,6 +166,10 @@ impl Server {
         }
         tasks.spawn(ListenerOpener { address, is_tls, serving: serving.clone() }.answer(listener_requests));
         serving.accept(UnixPeers(unix));
+        // Started last: a server that fails to start must not notify anybody.
+        let (notifying, notifiers) = (closing.child_token(), Tasks::default());
+        Notifiers { tasks: notifiers.clone(), kernel: kernel.clone(), webhooks, closing: notifying.clone() }
+            .start(node.member().cloned(), config);
         Ok(Self { kernel, socket, address, is_tls, closing, stop, tasks, notifying, notifiers })
     }
 

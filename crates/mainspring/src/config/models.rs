@@ -53,7 +53,10 @@ pub(super) fn read(
         }
     };
     let origin = |key: &str| {
-        let start = key.rsplit('.').find_map(|word| text.find(word)).unwrap_or(0);
+        let (table, field) = key.rsplit_once('.').unwrap_or(("", key));
+        // A table that is written in another way than by its header is searched from the start of the file.
+        let from = text.find(&format!("[{table}]")).unwrap_or(0);
+        let start = text[from..].find(field).map_or(from, |at| from + at);
         Origin::File { path: path.to_owned(), line: position(text, start).0 }
     };
     let folder = path.parent().unwrap_or(Path::new(""));
