@@ -415,7 +415,8 @@ fn read_provider(
     let bad =
         |field: &str, reason: String| ModelsConfigError { key: format!("providers.{name}.{field}"), reason };
     if name.contains('/') || name.is_empty() {
-        return Err(bad("", "a provider's name is not empty and has no slash".into()));
+        let reason = "a provider's name is not empty and has no slash".into();
+        return Err(ModelsConfigError { key: format!("providers.{name}"), reason });
     }
     let kind = Kind::ALL.iter().find(|(word, _)| *word == config.kind).map(|(_, kind)| *kind);
     let kinds = Kind::ALL.map(|(word, _)| word).join(", ");

@@ -218,9 +218,8 @@ fn introduction(prompt: &str) -> String {
     let prompt: String = prompt.trim().chars().take(200).collect();
     format!(
         "Hello! I am mainspring's scripted model: I follow scripts and understand nothing else. You said: {prompt}\n\
-         Try: say hello\\; tool add {{\"a\": 1, \"b\": 2}}\\; fail rate-limit 1"
+         Try: say hello; tool add {{\"a\": 1, \"b\": 2}}; fail rate-limit 1"
     )
-    .replace("\\;", ";")
 }
 
 #[cfg(test)]

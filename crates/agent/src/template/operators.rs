@@ -114,7 +114,8 @@ fn arithmetic<'a>(symbol: &str, left: &Value<'a>, right: &Value<'a>) -> Result<V
                 "-" => left.checked_sub(right),
                 "*" => left.checked_mul(right),
                 "//" => floor_div(left, right),
-                "%" => floor_div(left, right).map(|quotient| left - quotient * right),
+                // The product may overflow, the result does not.
+                "%" => floor_div(left, right).map(|quotient| left.wrapping_sub(quotient.wrapping_mul(right))),
                 "**" if right < 0 && left != 0 => {
                     return Ok(Value::Float((left as f64).powf(right as f64)));
                 }

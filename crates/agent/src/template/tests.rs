@@ -263,3 +263,10 @@ fn a_plain_text_renders_to_itself() {
         assert!(!is_plain(text), "{text:?}");
     }
 }
+
+#[test]
+fn the_remainder_of_the_largest_numbers_is_exact() {
+    let largest = "(2 ** 126 - 1 + 2 ** 126)";
+    let source = format!("{{{{ 'exact' if (-{largest} - 1) % {largest} == {largest} - 1 }}}}");
+    assert_eq!(render(&source, &json!({})).unwrap(), "exact");
+}

@@ -286,9 +286,12 @@ async fn artifact_read(call: ToolCall, input: ArtifactReadInput) -> Result<Strin
         ToolError(format!("{id} is not text but {kind} and cannot be read"))
     })?;
     let (from, to) = (input.offset + skipped, input.offset + skipped + text.len() as u64);
-    Ok(match to < size {
-        true => format!("{text}\n[bytes {from} to {to} of {size}; read on with offset {to}]"),
-        false => format!("{text}\n[bytes {from} to {to} of {size}; this is the end]"),
+    let is_end = input.offset + bytes.len() as u64 >= size;
+    Ok(match size.saturating_sub(to) {
+        0 => format!("{text}\n[bytes {from} to {to} of {size}; this is the end]"),
+        // The artifact ends within a character.
+        rest if is_end => format!("{text}\n[bytes {from} to {to} of {size}; the last {rest} are no text]"),
+        _ => format!("{text}\n[bytes {from} to {to} of {size}; read on with offset {to}]"),
     })
 }
 

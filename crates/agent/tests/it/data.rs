@@ -188,6 +188,15 @@ async fn a_model_stores_state_and_artifacts() {
         assert!(results[5].1 && texts[5].contains("no artifact"), "{protocol:?}: {}", texts[5]);
         assert!(results[6].1 && texts[6].contains("past the end"), "{protocol:?}: {}", texts[6]);
 
+        // A text that ends within a character has an end too.
+        let (new, mut bytes) = (NewArtifact::default(), &b"abc\xC3"[..]);
+        let put = world.kernel.artifact_put(&world.me, &session(), new, None, &mut bytes).await;
+        let cut = put.unwrap().0.id;
+        let reads = [0, 3].map(|offset| ("artifact_read", json!({"artifact": cut, "offset": offset})));
+        let (_, results) = world.call_tools(&reads).await;
+        assert_eq!(results[0].0, "abc\n[bytes 0 to 3 of 4; the last 1 are no text]", "{protocol:?}");
+        assert_eq!(results[1].0, "\n[bytes 3 to 3 of 4; the last 1 are no text]", "{protocol:?}");
+
         let (_, results) = world.call_tools(&[("state_delete", json!({"key": "name"}))]).await;
         assert!(!results[0].1);
         let of = StateOf::Session(session(), None);

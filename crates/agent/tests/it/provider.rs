@@ -190,6 +190,7 @@ async fn every_fault_has_its_kind_and_no_error_contains_the_key() {
             assert_eq!(error.kind, expected, "{protocol:?} {fault:?}: {error}");
             let wait = matches!(fault, Fault::RateLimited { .. }).then_some(7000);
             assert_eq!(error.retry_after_ms, wait, "{protocol:?}");
+            assert!(!format!("{error:?}").contains(SECRET), "{protocol:?} {fault:?}: {error:?}");
             // The same fault in the middle of a stream.
             server.enqueue(Reply::text("half").and(Action::Fail(fault.clone())));
             let (text, _, ended) = send(&provider, request("hi")).await;
