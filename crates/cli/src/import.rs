@@ -151,6 +151,7 @@ fn percent_decode(text: &str) -> Vec<u8> {
     let (mut out, mut at) = (vec![], 0);
     while at < bytes.len() {
         let pair = (bytes[at] == b'%').then(|| text.get(at + 1..at + 3)).flatten();
+        let pair = pair.filter(|pair| pair.bytes().all(|digit| digit.is_ascii_hexdigit()));
         match pair.and_then(|pair| u8::from_str_radix(pair, 16).ok()) {
             Some(byte) => {
                 out.push(byte);
@@ -229,7 +230,9 @@ mod tests {
 
     #[test]
     fn percent_encoded_bytes_are_decoded() {
-        for (text, bytes) in [("/a%20b", "/a b"), ("/%C3%A9", "/é"), ("/100%", "/100%"), ("/%zz", "/%zz")] {
+        for (text, bytes) in
+            [("/a%20b", "/a b"), ("/%C3%A9", "/é"), ("/100%", "/100%"), ("/%zz%+5", "/%zz%+5")]
+        {
             assert_eq!(percent_decode(text), bytes.as_bytes(), "{text}");
         }
     }

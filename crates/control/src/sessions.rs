@@ -12,8 +12,8 @@ impl ControlTools<'_> {
         let input = input?;
         self.check_owner(input.owner_id.as_deref())?;
         let limit = limit(input.limit, 50, 200)?;
-        // With the smallest random id, the position excludes every session of this same time.
-        let before_time = input.before_updated_at_ms.map(|at| (Time(at), SessionId::from_random([0; 16])));
+        // With the smallest id, the position excludes every session of this same time.
+        let before_time = input.before_updated_at_ms.map(|at| (Time(at), SessionId::from_bytes([0; 16])));
         let before = input.cursor.as_deref().map(cursor).transpose()?.or(before_time);
         let listed =
             self.plane.session_list(input.status, input.surface_kind.as_deref(), before, limit).await?;

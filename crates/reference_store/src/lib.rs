@@ -524,7 +524,7 @@ impl Store for MemoryStore {
     }
 
     async fn state_put(&self, put: OwnerState) -> Result<StateOutcome, StoreError> {
-        Ok(self.inner.lock().tables.state_put(put)?)
+        self.inner.lock().with_fault(|inner| Ok(inner.tables.state_put(put)?))
     }
 
     async fn state_history(
@@ -738,7 +738,7 @@ impl Store for MemoryStore {
     }
 
     async fn owner_claim(&self, owner: &str, org: Option<&str>, _at: Time) -> Result<bool, StoreError> {
-        Ok(self.inner.lock().tables.owner_claim(owner, org))
+        self.inner.lock().with_fault(|inner| Ok(inner.tables.owner_claim(owner, org)))
     }
 
     async fn owner_org(&self, owner: &str) -> Result<Option<String>, StoreError> {
