@@ -75,9 +75,9 @@ impl Link {
         (if owner.is_empty() { client } else { client.for_owner(owner) }, server.no)
     }
 
-    /// Sends a request; if the server is lost, repeats it on the next one, and if the server does not answer in time, repeats
-    /// it there. Requests that change something must therefore be idempotent. Fails if the connection to a server that has no
-    /// other successor breaks [`TRIES`] times.
+    /// Sends a request. Repeats it on the next server if the server is lost, and on the same one if that does not answer in
+    /// time. Unless another process takes over, fails when the connection breaks [`TRIES`] times. A request that changes
+    /// something must be idempotent, or its caller must look at the outcome after an error.
     pub(crate) async fn ask<T, F>(&self, owner: &str, ask: impl Fn(Client) -> F) -> Result<T, Error>
     where
         F: Future<Output = Result<T, Error>>,
@@ -85,9 +85,9 @@ impl Link {
         let mut tries = 0;
         loop {
             let (client, no) = self.client(owner);
-            tries += u32::from(self.successor() != Successor::Other);
             match ask(client).await {
                 Err(error) if error.is_gone() => {
+                    tries += u32::from(self.successor() != Successor::Other);
                     if tries >= TRIES || !self.renewed(no).await {
                         return Err(error);
                     }

@@ -119,6 +119,7 @@ impl ControlPlane for LinkPlane<'_> {
                     None => return self.run_get(run).await,
                     Some(Ok(Item::Reset(_))) => {}
                     Some(Ok(_)) => continue,
+                    Some(Err(error)) if error.is_not_responding() => continue,
                     Some(Err(error)) if error.is_gone() && self.link.renewed(server_no).await => break,
                     Some(Err(error)) => return Err(control_error(&error)),
                 }

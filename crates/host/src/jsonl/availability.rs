@@ -139,6 +139,7 @@ async fn check(link: &Link) -> Answer {
             let (code, message) = code_and_message(&error);
             Answer::Refused(Obstacle { code, message, before_acceptance: false })
         }
+        Err(error) if error.is_not_responding() => Answer::Refused(Obstacle::not_responding()),
         // Each query reports an unreadable answer itself.
         Ok(_) | Err(_) => Answer::Ready,
     }
@@ -161,5 +162,26 @@ async fn report_status(shared: &Arc<Shared>, reported: &mut Reported, obstacle: 
             _ => continue,
         };
         shared.reply(&status, &query.line_ids(None)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use mainspring_client::Client;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_server_that_does_not_answer_in_time_is_not_ready() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client =
+            Client::over_tcp(&format!("http://{}", listener.local_addr().unwrap()), "secret").unwrap();
+        let (link, _keeper) =
+            Link::new(client.with_response_timeout(Duration::from_millis(20)), Successor::Other);
+        let Answer::Refused(obstacle) = check(&link).await else { panic!("it counts as ready or gone") };
+        assert_eq!(obstacle.code, NOT_RESPONDING);
     }
 }

@@ -385,8 +385,9 @@ impl Reader {
             let ask = |client: Client| async move { client.run_get(id).await };
             match self.shared.link.ask(&self.owner, ask).await {
                 Ok(run) => {
-                    // A query that waits for a login stays open after the end of its attempt.
-                    let end = End::of(&run).filter(|_| !self.shared.logins.is_waiting(&query));
+                    // A query that waits for a login stays open after its run has failed for the lack of it.
+                    let waits = self.shared.logins.is_waiting(&query);
+                    let end = End::of(&run).filter(|end| !(waits && end.wants_login()));
                     if let Some(end) = end {
                         self.following.lock().translators.remove(&id);
                         send_past_end(&self.shared, &query, &run, &end).await;

@@ -169,17 +169,25 @@ pub(super) fn handle(
     });
 }
 
+/// True if the run has not ended.
+async fn is_active(shared: &Shared, owner: &str, run: RunId) -> bool {
+    let found = shared.link.ask(owner, |client| async move { client.run_get(run).await }).await;
+    found.is_ok_and(|run| !run.state.status().is_ended())
+}
+
 /// Retries the runs that wait for this login. Skips runs that are active again: the server itself retries runs that
 /// failed a short time ago.
 async fn retry_waiting(shared: &Shared, adapter: &str) {
     for waiting in shared.logins.take(|waiting| waiting.query.adapter == adapter) {
         let (owner, run) = (&waiting.query.owner, waiting.run);
-        let found = shared.link.ask(owner, |client| async move { client.run_get(run).await }).await;
-        if found.is_ok_and(|run| !run.state.status().is_ended()) {
+        if is_active(shared, owner, run).await {
             continue;
         }
         let retry = |client: Client| async move { client.run_retry(run, &RetryOptions::default()).await };
-        if let Err(error) = shared.link.ask(owner, retry).await {
+        // A retry whose answer was lost was repeated, and then refused because the run is active.
+        if let Err(error) = shared.link.ask(owner, retry).await
+            && !is_active(shared, owner, run).await
+        {
             tracing::info!(%error, %run, "a query does not go on after the login");
             end(shared, vec![waiting]).await;
         }

@@ -71,7 +71,7 @@ pub(super) async fn serve(host: Weak<Shared>) {
                 after = calls.last().map(|call| call.no).or(after);
                 for call in calls {
                     let unanswered = shared.calls.unanswered();
-                    shared.tasks.spawn(answer_call(shared.clone(), client.clone(), call, unanswered));
+                    shared.tasks.spawn(answer_call(shared.clone(), call, unanswered));
                 }
             }
             Err(error) if error.is_gone() => {
@@ -94,7 +94,7 @@ pub(super) async fn serve(host: Weak<Shared>) {
 }
 
 /// Asks the host to run a tool, and sends the result to the agent.
-async fn answer_call(shared: Arc<Shared>, client: Client, call: HostCall, _unanswered: Unanswered) {
+async fn answer_call(shared: Arc<Shared>, call: HostCall, _unanswered: Unanswered) {
     let timeout_ms = shared.options.tool_timeout_ms;
     let result = tokio::select! {
         result = ask_host(&shared, &call) => result,
@@ -104,17 +104,26 @@ async fn answer_call(shared: Arc<Shared>, client: Client, call: HostCall, _unans
         }
     };
     let size = result.len();
-    match client.host_call_answer(&HostCallResult { no: call.no, result: result.into() }).await {
+    match send_result(&shared, &HostCallResult { no: call.no, result: result.into() }).await {
         Err(Error::Refused(problem)) => {
             tracing::info!(call = call.call_id, why = problem.detail, "tool result was refused");
             let result = too_long(size).into();
             // The agent waits until its timeout if this fails, too.
-            let _ = client.host_call_answer(&HostCallResult { no: call.no, result }).await;
+            let _ = send_result(&shared, &HostCallResult { no: call.no, result }).await;
         }
-        // The server is lost, and its agents end with it.
+        // No server follows that has the agent.
         Err(error) => tracing::info!(call = call.call_id, %error, "tool result was not sent"),
         Ok(_) => {}
     }
+}
+
+/// Sends the result of a call to the server. A result that is sent again has no effect.
+async fn send_result(shared: &Shared, result: &HostCallResult) -> Result<(), Error> {
+    let send = |client: Client| {
+        let client = client.for_host(&shared.host);
+        async move { client.host_call_answer(result).await }
+    };
+    shared.link.ask(&shared.options.owner, send).await.map(drop)
 }
 
 async fn ask_host(shared: &Shared, call: &HostCall) -> String {
