@@ -181,12 +181,12 @@ impl Renewal for Keeper {
         let boot = self.shared.boot.load(Ordering::Acquire);
         let (lease_ms, free_ms) = durations(self.local.times);
         let params = typed(&[&node, &boot, &lease_ms, &free_ms]);
-        let is_renewed = client.execute_typed(RENEW, &params).await? > 0;
-        if is_renewed {
-            self.local.extend_in_time(&self.shared, sent_ms);
+        if client.execute_typed(RENEW, &params).await? == 0 {
+            return Ok(false);
         }
+        self.local.extend_in_time(&self.shared, sent_ms);
         report_alive(client, &self.local).await?;
-        Ok(is_renewed)
+        Ok(true)
     }
 }
 
@@ -248,11 +248,22 @@ async fn expired(shared: &Shared) {
     }
 }
 
+/// Waits for two thirds of the time that is left, again if the lease is renewed meanwhile.
+async fn patience(shared: &Shared) {
+    loop {
+        let left = shared.left_ms();
+        pause(left * 2 / 3).await;
+        if shared.left_ms() <= left / 2 {
+            return;
+        }
+    }
+}
+
 /// The connection on which a lease is renewed.
 ///
 /// A connection that does not answer may be dead, or the database may be slow. A slow database takes even longer to open a
 /// connection than to answer. So a connection gets two thirds of the time that is left before another one replaces it, which
-/// is opened meanwhile. No attempt to open one is given up for being slow.
+/// is opened meanwhile. While no connection is open, no attempt to open one is given up for being slow.
 pub(super) struct Connections {
     pub(super) connector: Connector,
     pub(super) client: Option<Client>,
@@ -271,7 +282,6 @@ impl Connections {
             None => self.connect(slow_ms).await?,
         };
         loop {
-            let patience_ms = shared.left_ms() * 2 / 3;
             tokio::select! {
                 ticked = renewal.tick(&client) => {
                     if ticked.is_ok() {
@@ -279,11 +289,13 @@ impl Connections {
                     }
                     return ticked;
                 }
-                (replacement, ()) = async { tokio::join!(self.replacement(slow_ms), pause(patience_ms)) } => {
+                (replacement, ()) = async { tokio::join!(self.replacement(slow_ms), patience(shared)) } => {
                     client = replacement;
                 }
             }
-            tracing::warn!("PostgreSQL did not answer for {patience_ms} ms: another connection is used");
+            tracing::warn!(
+                "PostgreSQL does not answer, or takes long: the lease is renewed on another connection"
+            );
         }
     }
 
