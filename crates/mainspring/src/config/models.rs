@@ -29,6 +29,21 @@ pub(super) fn origins(path: &Path, text: &str) -> Vec<(String, Origin)> {
     named.collect()
 }
 
+/// Finds where a key such as `models.NAME.FIELD` is written: the field, else the innermost table around it that is there. A name
+/// may contain dots.
+fn find(table: &DeTable<'_>, key: &str) -> Option<usize> {
+    let found = table.iter().filter_map(|(name, value)| {
+        let rest = key.strip_prefix(name.get_ref().as_ref())?;
+        let inner = match rest.strip_prefix('.') {
+            Some(rest) => value.get_ref().as_table().and_then(|table| find(table, rest)),
+            None if rest.is_empty() => None,
+            None => return None,
+        };
+        Some((name.get_ref().len(), inner.unwrap_or(name.span().start)))
+    });
+    found.max_by_key(|(length, _)| *length).map(|(_, start)| start)
+}
+
 /// Reads the model tables of the file at `path`.
 pub(super) fn read(
     path: &Path,
@@ -53,10 +68,8 @@ pub(super) fn read(
         }
     };
     let origin = |key: &str| {
-        let (table, field) = key.rsplit_once('.').unwrap_or(("", key));
-        // A table that is written in another way than by its header is searched from the start of the file.
-        let from = text.find(&format!("[{table}]")).unwrap_or(0);
-        let start = text[from..].find(field).map_or(from, |at| from + at);
+        let root = DeTable::parse(text).ok();
+        let start = root.and_then(|root| find(root.get_ref(), key)).unwrap_or(0);
         Origin::File { path: path.to_owned(), line: position(text, start).0 }
     };
     let folder = path.parent().unwrap_or(Path::new(""));
@@ -76,4 +89,25 @@ pub(super) fn read(
         problems.push(Problem::Models { origin: origin(&bad.key), key: bad.key, reason: bad.reason });
     }
     config
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_found_in_its_own_table() {
+        let text = "[models.a]\nprovider = \"x\"\n[models.\"a.1\"]\nmodel = \"m\"\nprovider = \"y\"\n";
+        let root = DeTable::parse(text).unwrap();
+        for (key, line) in [
+            ("models.a.provider", Some(2)),
+            ("models.a.1.provider", Some(5)),
+            ("models.a.1.effort", Some(3)),
+            ("models.a", Some(1)),
+            ("prices.a", None),
+        ] {
+            let found = find(root.get_ref(), key).map(|start| position(text, start).0);
+            assert_eq!(found, line, "{key}");
+        }
+    }
 }

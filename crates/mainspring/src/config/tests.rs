@@ -607,10 +607,6 @@ fn models_are_read_and_checked() {
         ),
         "{problems}"
     );
-    let two =
-        "[models.a]\nprovider = \"anthropic\"\nmodel = \"z\"\n[models.b]\nprovider = \"y\"\nmodel = \"z\"";
-    let problems = machine().file(two).problems();
-    assert!(problems.starts_with("models.b.provider ($/project/mainspring.toml line 5): "), "{problems}");
     let problems = machine().file("[providers.x]\nkind = \"openai\"\nkey = \"sk\"").problems();
     assert!(problems.starts_with("$/project/mainspring.toml line 3, column 1: "), "{problems}");
     assert!(problems.contains("unknown field `key`"), "{problems}");
