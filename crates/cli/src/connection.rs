@@ -288,13 +288,15 @@ impl<'a> Connection<'a> {
         self.local.as_ref().is_some_and(|local| !local.is_handed_over())
     }
 
-    /// Which server follows when the connection is lost: the owner of the state directory may exit, and this process may
-    /// hand the directory over to a `serve`.
+    /// The server that follows when the connection is lost. The owner of the state directory may exit, and this process may
+    /// hand the directory over to a `serve`: then another process follows.
     pub(super) fn successor(&self) -> Successor {
-        match self.is_owner() {
-            _ if self.context.config().url.is_some() => Successor::Remote,
-            true => Successor::Local,
-            false => Successor::Other,
+        if self.context.config().url.is_some() {
+            Successor::Remote
+        } else if self.is_owner() {
+            Successor::Local
+        } else {
+            Successor::Other
         }
     }
 

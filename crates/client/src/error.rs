@@ -37,8 +37,8 @@ pub enum Error {
         #[source]
         source: reqwest::Error,
     },
-    /// The server got the request and did not answer in time: the request may or may not have been carried out. A request
-    /// with an idempotency key can be sent again.
+    /// No response began in time: the request may or may not have been carried out. A request with an idempotency key can be
+    /// sent again.
     #[error(
         "{address} has not answered within {waited:?}: continue its process if it is stopped, or end it, and send the \
          request again"
