@@ -248,10 +248,20 @@ async fn an_agent_delegates_to_a_session_of_another_server_and_gets_the_result()
     let plane = execution.handle.control().unwrap();
     let child = group.drive(plane.run_ended(made.run.id)).await.unwrap();
     assert_eq!((child.state.status(), child.final_text.as_deref()), (RunStatus::Succeeded, Some("done\n")));
-    let events = group.servers[0].kernel.run_events(&group.me, run.id, Cursor::START, None).await.unwrap();
-    let told: Vec<&str> =
-        events.iter().map(|event| event.body.kind()).filter(|kind| kind.starts_with("delegation")).collect();
-    assert_eq!(told, ["delegation.created", "delegation.completed"]);
+    // The session of the parent gets a note, and records the event after it.
+    let recorded = async {
+        loop {
+            let kernel = &group.servers[0].kernel;
+            let events = kernel.run_events(&group.me, run.id, Cursor::START, None).await.unwrap();
+            let kinds = events.iter().map(|event| event.body.kind());
+            let kinds: Vec<_> = kinds.filter(|kind| kind.starts_with("delegation")).collect();
+            if kinds.len() > 1 {
+                return kinds;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    assert_eq!(group.drive(recorded).await, ["delegation.created", "delegation.completed"]);
     assert_eq!(group.runs(session).await, 2);
     execution.end(ended());
     group.reaches(run.id, RunStatus::Succeeded).await;
