@@ -49,8 +49,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// closes it: a request on a connection that is being closed may or may not be carried out.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(15);
 /// The time in which the response to a request must begin. Servers that are busy, or that wait for an event, answer much
-/// sooner. Without a limit, a request could wait for ever for the response to begin: hyper may lose it if the server closes the connection at the
-/// moment at which the request is sent (hyperium/hyper#2312).
+/// sooner. Without a limit, a request could wait for ever for the response to begin: hyper may lose it if the server closes
+/// the connection at the moment at which the request is sent (hyperium/hyper#2312).
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(120);
 /// The largest file of certificates that is read.
 const MAX_FILE_BYTES: u64 = 4 << 20;
