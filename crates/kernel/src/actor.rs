@@ -79,8 +79,8 @@ pub(crate) use snapshot::Instant;
 /// A time later than any other.
 const NEVER: Time = Time(i64::MAX);
 
-/// One live session. `shared`, `feed` and `fence` never change. Every other field is an owner: its state changes only in
-/// its methods.
+/// One live session. `shared`, `feed` and `fence` never change. The state of every other field changes only
+/// in the methods of that field.
 pub(crate) struct Actor {
     shared: Arc<Shared>,
     feed: Arc<Feed>,
@@ -318,7 +318,7 @@ impl Actor {
         }
     }
 
-    /// Does everything that is due: kills attempts, expires waits, orders permits.
+    /// Does everything that is due: kills attempts, expires waits, enforces time limits, orders permits.
     async fn tick(&mut self) {
         let (now, moment) = (self.shared.clock.now(), self.shared.clock.moment());
         if self.kill_at().is_some_and(|at| at <= moment) {

@@ -26,7 +26,7 @@ mod memory;
 mod record;
 pub use crate::kernel::NewArtifact;
 
-/// The key of an artifact's metadata that names the stream of the agent's process that the artifact holds.
+/// The metadata key of an artifact with output of an agent's process. The value names the output stream.
 pub const STREAM_KEY: &str = "stream";
 /// The value of [`STREAM_KEY`] for the standard error.
 pub const STDERR_STREAM: &str = "stderr";
@@ -173,7 +173,7 @@ pub struct Ask {
     pub request: WaitRequest,
     /// The question.
     pub question: String,
-    /// When the question expires; after the kernel's default if not given.
+    /// When the question expires; after the kernel's default time if not given.
     pub expires_at: Option<Time>,
     /// For [`WaitRequest::Tools`]: the calls that the caller executes.
     pub calls: Vec<ClientCall>,
@@ -189,7 +189,7 @@ pub struct Ask {
 }
 
 impl Ask {
-    /// A question that expires after the kernel's default.
+    /// A question that expires after the kernel's default time.
     pub fn new(request: WaitRequest, question: impl Into<String>) -> Self {
         let question = question.into();
         let (calls, results, resume) = (vec![], vec![], Value::Null);

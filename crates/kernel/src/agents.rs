@@ -57,7 +57,7 @@ pub struct RuntimeAgent {
     pub tools: Vec<OfferedTool>,
     /// The MCP servers whose tools are added when a run starts.
     pub mcp_servers: Vec<String>,
-    /// The limits of runs for which neither the run nor the agent sets them.
+    /// The limits that apply where neither the run nor the agent sets one.
     pub limits: RunLimits,
     /// Why a run would fail.
     pub problems: Vec<String>,

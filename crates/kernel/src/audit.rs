@@ -271,7 +271,8 @@ impl Audit {
         if let Some(view) = &view {
             for record in &mut page.records {
                 record.seq = view.hide(record.seq);
-                // The hash covers the real number: a caller that knows the hash before could find the number by trial.
+                // The hash covers the real number and the hash of the record before: a caller that knows the
+                // latter could find the number by trial.
                 record.hash.clear();
             }
             page.next = page.next.map(|next| view.hide(next));

@@ -132,7 +132,7 @@ pub enum Error {
         /// Name of the session.
         name: String,
     },
-    /// The session has, or had, a binding of the adapter, and an adopted native session would have to be the first.
+    /// The session has, or had, a binding of the adapter; an adopted native session must be the first one.
     #[error(
         "the session is or was bound to {native} of {adapter:?} already; adopt the agent's session into a new session"
     )]
@@ -317,6 +317,7 @@ pub enum Error {
     #[error("{0}")]
     NoServer(String),
     /// The home of the session, another server of the cluster, has refused the request or does not answer.
+    /// Without an answer the outcome may be unknown; the message says so then.
     #[error("{message}")]
     AtHome {
         /// The code of the home's error.

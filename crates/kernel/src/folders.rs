@@ -3,8 +3,9 @@
 //! A folder is allowed if all of these hold:
 //! - It is not the state directory of mainspring or in it.
 //! - It lies in the folders of the adapter, if the operator has configured some.
-//! - It lies in the folders of the caller, if the caller is limited to some. A caller with an empty list of folders, the
-//!   default for a key of another owner, may use only the folders of the adapter.
+//! - It lies in the folders of the caller, if the caller is limited to some. A caller with an empty list of
+//!   folders, the default for the key of an owner other than the server's own, may use only the folders of
+//!   the adapter.
 //!
 //! A run that names no folder works in the default folder of its adapter. A default that the operator has chosen is
 //! allowed; any other is checked like a folder that the run names.

@@ -132,7 +132,7 @@ impl OwnerEvents {
             if let Some(event) = self.page.pop_front() {
                 return Ok(OwnerItem::Event(Box::new(event)));
             }
-            // Only between two pages, where the cursor is that of the last event.
+            // Only between two pages: during a page, `at` is past events that are not returned yet.
             if let Some(change) = self.store.change() {
                 return Ok(OwnerItem::Store(self.at, change));
             }

@@ -670,7 +670,7 @@ pub struct OwnerBlock {
     pub owner: String,
     /// The part that the process may use.
     pub held: usize,
-    /// The part that it would use.
+    /// The part that the process wants.
     pub wanted: usize,
 }
 

@@ -221,7 +221,7 @@ impl Actor {
         }
     }
 
-    /// Returns when the open question of the active run expires.
+    /// Returns the time at which the open question of the active run expires.
     pub(super) fn expiry(&self) -> Option<Time> {
         let active = self.active.as_ref().filter(|active| !active.stop.is_killing())?;
         active.run().state.wait()?.next_expiry()

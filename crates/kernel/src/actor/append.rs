@@ -117,7 +117,8 @@ impl Actor {
     }
 }
 
-/// True if `earlier` is what a request with `message` stored. The time may differ: a repeated request may be made later.
+/// True if a request with `message` has stored `earlier`. The time may differ: a repeated request may be made
+/// later.
 fn is_same(earlier: &Message, message: &Message) -> bool {
     let fields =
         |message: &Message| (message.role, message.usage, message.agent.clone(), message.external_id.clone());

@@ -219,7 +219,7 @@ impl Shared {
 }
 
 impl<S: Subject> Draft<S> {
-    /// Records a new binding, and who owns its native session.
+    /// Records a new binding, and the owner of its native session.
     fn binding_create(&mut self, new: NewBinding, claim: NativeClaim) {
         let binding = Box::new(Binding::open(new, self.at));
         self.emit(Body::BindingCreated {

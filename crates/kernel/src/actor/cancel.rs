@@ -141,7 +141,7 @@ impl Actor {
         }
     }
 
-    /// Returns when the active run is killed unless it has stopped by then.
+    /// Returns the moment at which the active run is killed, unless it has stopped by then.
     pub(super) fn kill_at(&self) -> Option<Moment> {
         self.active.as_ref()?.stop.kill_at()
     }
@@ -194,11 +194,11 @@ impl Actor {
             },
         };
         let outcome = self.with_proof(outcome);
-        // The execution was dropped before it could report what it had used.
+        // The execution was dropped before it could report its usage.
         self.finish(outcome, Usage::UNKNOWN).await;
     }
 
-    /// Limits the proof of a stop to what the adapter of the active run can prove.
+    /// Limits the proof of a stop to the proof that the adapter of the active run can give.
     pub(super) fn with_proof(&self, outcome: Outcome) -> Outcome {
         let Some(active) = &self.active else { return outcome };
         let is_stopped = match &outcome {

@@ -115,7 +115,7 @@ impl Actor {
     fn committed(&mut self, commit: &Commit, cursors: Vec<Cursor>, completed_to: Option<u64>, hot: Box<Hot>) {
         let shared = &self.shared;
         shared.images.publish(self.fence.session, &commit.rows, !self.hot.session.is_stored());
-        // A commit that holds an ended run is the one that has ended it.
+        // A commit that holds an ended run has ended that run.
         for run in runs(commit).filter(|run| run.state.status().is_ended()) {
             shared.meters.ended(&run.adapter, run.state.status());
         }
@@ -167,6 +167,7 @@ impl Actor {
     }
 
     /// Reads from the store whether a commit of unknown outcome is durable, before any caller is answered.
+    /// Returns `why` for a commit without events, which cannot be found.
     async fn resolve_outcome(&self, commit: &Commit, why: StoreError) -> Result<Vec<Cursor>, StoreError> {
         let (at, _) = self.feed.snapshot();
         let first = commit.events.first().map(|event| event.id);

@@ -414,8 +414,8 @@ fn end_attempt(draft: &mut AttemptDraft, active: &Active, outcome: Outcome) -> R
     draft.command(RunCommand::Finish { by, outcome })
 }
 
-/// Reports the end of an execution to the actor when it is dropped. A second task that waits for the execution would
-/// also do, but costs a spawn and a wake per run.
+/// Reports the end of an execution to the actor when this value is dropped. A second task that waits for the
+/// execution would also do, but costs a spawn and a wake per run.
 struct ReportedEnd {
     by: AttemptId,
     actor: actor::Sender,

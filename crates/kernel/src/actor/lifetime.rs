@@ -69,7 +69,8 @@ impl Lifetime {
         self.opened
     }
 
-    /// Ends the actor: another writer has taken over, or the session is deleted.
+    /// Ends the actor: another writer has taken over, the session is deleted or was never stored, or the
+    /// process stops.
     pub(super) fn end(&mut self) {
         self.over = true;
     }
@@ -114,8 +115,8 @@ impl Lifetime {
         self.shutdown.is_some()
     }
 
-    /// Returns when a stopping actor gives up a change that cannot be stored: a while after the first try has failed,
-    /// and not after `stop_by`.
+    /// Returns the moment at which a stopping actor gives up a change that cannot be stored: a while after
+    /// the first try has failed, and not after `stop_by`. `None` if the actor is not stopping.
     pub(super) fn give_up_at(&mut self, now: Moment, stop_by: Option<Moment>) -> Option<Moment> {
         self.shutdown.as_ref()?;
         let latest = now.plus(STOP_WITHOUT_STORE_MS).min(stop_by.unwrap_or(Moment::NEVER));

@@ -1,8 +1,8 @@
 //! Waiting for a store that cannot be written, without blocking the session.
 //!
-//! Some changes have no caller that would repeat them: an attempt has ended, a question has lapsed. The actor retries
-//! them until they are recorded. Meanwhile it answers what needs no commit, refuses the other commands with the error of
-//! the store, and keeps the reports of attempts for later.
+//! Some changes have no caller that would repeat them: an attempt has ended, a question has lapsed. The actor
+//! retries them until they are recorded. Meanwhile it answers the commands that only read, refuses the others
+//! with the error of the store, and keeps the reports of attempts for later.
 
 use std::ops::ControlFlow;
 
@@ -56,7 +56,7 @@ impl Actor {
         }
     }
 
-    /// Answers a command that only reads, and refuses any other.
+    /// Answers a command that only reads, defers the processing of the inbox, and refuses any other command.
     fn answer_without_store(&mut self, command: Command, error: &Error) {
         match command {
             Command::Snapshot(reply) => drop(reply.send(Ok(self.instant()))),

@@ -1,4 +1,4 @@
-//! Retries: what follows a failed attempt, and runs that a caller tries again.
+//! Retries: the attempt that follows a failure, and runs that a caller tries again.
 
 use std::sync::Arc;
 
@@ -98,8 +98,8 @@ impl Actor {
         None
     }
 
-    /// Reduces `change` to what the run may have, or refuses it: the adapter must be able to execute the run, and a
-    /// delegated run gets no more than the rest of its parent's limits.
+    /// Reduces the limits of `change` to those that the run may have, or refuses the change: the adapter must
+    /// be able to execute the run, and a delegated run gets no more than the rest of its parent's limits.
     async fn allowed_change(&self, run: &Run, mut change: RunChange) -> Result<RunChange, Error> {
         if !change.limits.is_empty()
             && let Some(parent) = run.parent

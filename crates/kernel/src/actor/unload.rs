@@ -31,7 +31,7 @@ impl Actor {
         }
     }
 
-    /// Returns when the session is unloaded, if nothing happens until then.
+    /// Returns the moment at which the session is unloaded, if nothing happens until then.
     pub(super) fn unload_at(&self) -> Option<Moment> {
         // A session with a permit on order is not unloaded: it waits for the permit.
         let is_unneeded = self.is_idle() || self.may_park();

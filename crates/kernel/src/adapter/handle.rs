@@ -172,8 +172,9 @@ impl AttemptHandle {
         })
     }
 
-    /// Returns a handle of the same attempt that asks people only until `end` is cancelled. From then on, its open question
-    /// expires and a new question fails with [`HandleError::Revoked`].
+    /// Returns a handle of the same attempt that asks people only until `end` is cancelled. From then on, its
+    /// open question and each new one expire at once; a question that is queued behind another one fails with
+    /// [`HandleError::Revoked`].
     pub fn asking_until(&self, end: CancellationToken) -> Self {
         Self { asking_ended: Some(end), ..self.clone() }
     }
@@ -202,9 +203,10 @@ impl AttemptHandle {
         answer.await
     }
 
-    /// Finds a native session that can be forked for this run instead of sending it the path: one of the same adapter,
-    /// folder and instructions whose last message is the one before the run's prompt. It is an earlier binding of the
-    /// session, or a binding of the session this one was forked from.
+    /// Finds a native session that can be forked for this run, so that the path need not be sent to a new
+    /// one. It has the same adapter, folder and instructions, and its last message is the message above the
+    /// run's prompt. It belongs to an earlier binding of the session, or to a binding of the session this one
+    /// was forked from.
     ///
     /// The binding's own session may use the native session at any time: call this again once the native session is
     /// locked for the fork.
@@ -359,7 +361,7 @@ impl AttemptHandle {
         Ok(grant.holds_at(now) && self.parts.shared.are_parents_in_force(grant, now).await?)
     }
 
-    /// Usage of the run's delegated children, including what unfinished ones may still use.
+    /// Usage of the run's delegated children, including the amounts that unfinished children may still use.
     pub async fn spent_by_children(&self) -> Result<Usage, HandleError> {
         let (session, run) = (self.assignment.session.id, self.assignment.run.id);
         Ok(self.parts.shared.spent_by_children(session, run).await?)

@@ -136,7 +136,8 @@ pub enum Record {
         /// The report.
         text: String,
     },
-    /// A tool call succeeded. If the run's last message holds the call, the result is kept until [`Record::ToolResults`].
+    /// A tool call succeeded. If a message of the path holds the call, the result is kept until
+    /// [`Record::ToolResults`].
     ToolCompleted {
         /// Id of the call.
         tool_use_id: String,

@@ -113,7 +113,8 @@ pub(super) fn parse_line(line: &[u8]) -> Option<AuditRecord> {
     serde_json::from_slice(line).ok()
 }
 
-/// Returns the hash that a line states, and whether it is the hash of the line after a record with the hash `before`.
+/// Returns the hash that a line states, and whether that hash is correct after a record with the hash
+/// `before`.
 pub(super) fn check_line(line: &[u8], before: &Hash) -> Option<(Hash, bool)> {
     let (hashed, tail) = line.split_at_checked(line.len().checked_sub(TAIL_BYTES)?)?;
     let stated = tail.strip_prefix(HASH_FIELD)?.strip_suffix(b"\"}")?;

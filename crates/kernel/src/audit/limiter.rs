@@ -148,8 +148,8 @@ impl Limiter {
         None
     }
 
-    /// Returns true, and remembers the sign-in, if no other one of the credential from this place was recorded within
-    /// [`SIGN_IN_INTERVAL_MS`].
+    /// Returns true, and remembers the sign-in, if no sign-in with the same credential from this place was
+    /// recorded within [`SIGN_IN_INTERVAL_MS`].
     pub(super) fn is_new_sign_in(&mut self, caller: &Caller, from: Option<AuditOrigin>, now: Moment) -> bool {
         let by = (Credential::of_caller(caller), from.into());
         match self.sign_ins.get(&by) {

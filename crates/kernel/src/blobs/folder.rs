@@ -10,7 +10,7 @@ use tokio::task::spawn_blocking;
 
 use super::blob_store::{BlobBytes, BlobError, BlobStore};
 
-/// A folder of blobs, used by one process at a time.
+/// A folder of blobs, which the servers of a cluster may share.
 #[derive(Debug, Clone)]
 pub(super) struct Folder {
     root: PathBuf,

@@ -121,7 +121,8 @@ impl Feed {
         state.thoughts = VecDeque::new();
     }
 
-    /// Ends the feed because the session could not be loaded. Readers get the error and may resume at their position.
+    /// Ends the feed because the session could not be loaded, or because its actor has panicked. Readers get
+    /// the error and may resume at their position.
     pub(crate) fn fail(&self, error: &Error) {
         self.state.lock().phase = Phase::Failed(error.clone());
         self.wake.notify_waiters();

@@ -16,7 +16,7 @@ use crate::store::StoreError;
 const LINE_CHARS: usize = 200;
 
 impl Kernel {
-    /// Adds its card to each listed session.
+    /// Adds a card to each listed session.
     pub async fn session_cards(
         &self,
         caller: &Caller,

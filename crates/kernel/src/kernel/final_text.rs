@@ -16,7 +16,7 @@ use crate::store::SessionRef;
 const PAGE: usize = 32;
 
 impl Shared {
-    /// Adds the text of its agent to a run that has ended.
+    /// Adds the agent's text to a run that has ended.
     pub(crate) async fn with_final_text(&self, mut run: Run) -> Result<Run, Error> {
         if run.state.status().is_ended() {
             run.final_text = Some(Box::pin(self.final_text(&run)).await?);

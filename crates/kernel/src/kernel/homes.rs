@@ -159,8 +159,9 @@ impl Kernel {
         self.shared.keys_revoked.send_replace(());
     }
 
-    /// Handles what other processes have written meanwhile: notes for sessions of this process, sessions that it has become
-    /// the home of, ends of runs that are awaited here, and events for the readers of all sessions of an owner.
+    /// Handles the writes of other processes: notes for sessions of this process, sessions whose home this
+    /// process has become, ends of runs that are awaited here, and events for the readers of all sessions of
+    /// an owner.
     pub async fn homes_poll(&self) -> Result<(), Error> {
         self.shared.elsewhere.written.notify_waiters();
         for session in self.shared.store.inbox_at_home().await? {

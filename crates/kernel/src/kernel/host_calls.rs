@@ -73,7 +73,7 @@ struct Host {
     calls: BTreeMap<u64, PendingCall>,
     /// The number of requests that wait for calls.
     waiting: usize,
-    /// When the last such request ended. Before the first one, when this entry was made.
+    /// When the last such request ended; if none has ended yet, when this entry was made.
     seen_at: Moment,
 }
 

@@ -67,7 +67,7 @@ impl Shared {
         }
     }
 
-    /// Refuses a caller that would change a run whose adapter, model, tools or folder its key does not allow.
+    /// Refuses a change of a run whose adapter, model, tools or folder the caller's key does not allow.
     pub(crate) fn check_run_allowed(&self, caller: &Caller, run: &Run) -> Result<(), Error> {
         if let Some(lists) = &caller.lists {
             lists.check_run(&run.adapter, &run.options)?;

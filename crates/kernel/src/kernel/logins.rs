@@ -43,8 +43,8 @@ impl Logins {
         }
     }
 
-    /// True when a retry of `run` continues after a login: the run failed because a login was required, and its
-    /// adapter has one now.
+    /// True when a retry of `run` continues after a login: the run failed because a login was required, and a
+    /// login of its adapter has succeeded since.
     pub(crate) fn continues(&self, run: &Run, change: &RunChange) -> bool {
         let is_same_adapter = change.adapter.as_ref().is_none_or(|adapter| *adapter == run.adapter);
         let last = self.0.lock().get(&run.adapter).and_then(|logins| logins.last);

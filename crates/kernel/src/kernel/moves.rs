@@ -240,7 +240,7 @@ impl Shared {
         Ok(self.store.home_find(session).await?.filter(|home| *home != self.node))
     }
 
-    /// Tells the process `to` which hosts serve the tools of these runs: only this process knows it.
+    /// Tells the process `to` which hosts serve the tools of these runs: only this process knows these hosts.
     pub(crate) async fn pass_hosts(&self, to: NodeId, runs: impl Iterator<Item = &Run>) -> Result<(), Error> {
         let mut hosts: Vec<(RunId, String)> = vec![];
         for run in runs {

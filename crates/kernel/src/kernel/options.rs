@@ -50,7 +50,8 @@ pub struct Options {
     pub on_orphan: OnOrphan,
     /// Id of this process; a new one if not given.
     pub node: Option<NodeId>,
-    /// Folder for the bytes of artifacts, used by this kernel alone. Without one, artifacts are refused.
+    /// Folder for the bytes of artifacts. Kernels that share a store may share the folder. Without a folder,
+    /// artifacts are refused.
     pub artifacts: Option<PathBuf>,
     /// The store of artifact bytes, if it is not the folder `artifacts`. Bytes are then prepared in that folder.
     pub blob_store: Option<Arc<dyn BlobStore>>,

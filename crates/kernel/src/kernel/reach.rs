@@ -117,7 +117,7 @@ pub enum HomeAnswer {
     HostsKnown,
 }
 
-/// Why a home has refused a request. It changed nothing.
+/// Why a home has refused a request. The request changed nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HomeRefusal {
     code: String,

@@ -219,7 +219,7 @@ impl Shared {
         }
     }
 
-    /// Removes requests that are too old to be repeated, and records that cannot be read once they are too old.
+    /// Removes requests that are too old to be repeated, and unreadable records once these are equally old.
     async fn repeats_forget(&self, known: &Known, now: Time) {
         if now.since(known.started_at) <= REPEAT_MS {
             return;

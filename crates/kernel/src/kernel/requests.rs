@@ -245,7 +245,7 @@ pub(crate) struct Accept {
 pub struct SessionPatch {
     /// Title.
     pub title: Option<Option<String>>,
-    /// Open or archived.
+    /// Open, archived or closed.
     pub status: Option<SessionStatus>,
     /// Whether the session is pinned.
     pub pinned: Option<bool>,
@@ -276,7 +276,7 @@ pub struct SessionPatch {
 /// A deleted session.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Deleted {
-    /// The session as it was before.
+    /// The session, now with the status `deleted`.
     pub session: Session,
     /// Forks of the session. The messages they share with it are kept until they are deleted too.
     pub forks: Vec<SessionId>,
@@ -285,7 +285,7 @@ pub struct Deleted {
 /// Selects sessions to list.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SessionQuery {
-    /// The caller's own sessions, or those visible to its org.
+    /// The caller's own sessions, those visible to its org, or both.
     pub scope: Scope,
     /// Only pinned, or only unpinned sessions.
     pub pinned: Option<bool>,

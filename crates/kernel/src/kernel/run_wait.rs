@@ -37,8 +37,8 @@ impl Until {
 impl Kernel {
     /// Waits until the run has ended or asks something, at most for `timeout`, and returns the run as it is then.
     ///
-    /// Reads the store when it begins, when the run pauses and when the time is up: streamed text and other events
-    /// cost no reads.
+    /// Reads the store at the beginning, when the run pauses and when the time is up: streamed text and other
+    /// events cost no reads.
     pub async fn run_wait(&self, caller: &Caller, run: RunId, timeout: Duration) -> Result<Run, Error> {
         let found = self.run_readable(caller, run).await?;
         if Until::Paused.is_met(&found) {
@@ -54,7 +54,7 @@ impl Kernel {
     }
 
     /// Waits like [`Kernel::run_wait`] for a run that was just accepted, and follows it from the position before its
-    /// acceptance. So it is read only when it pauses and when the time is up.
+    /// acceptance. So the run is read only when it pauses and when the time is up.
     pub async fn run_wait_from(
         &self,
         caller: &Caller,

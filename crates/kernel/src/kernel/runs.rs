@@ -311,7 +311,7 @@ impl Kernel {
     /// Refuses a caller that may not cancel a run. Returns the session of the run.
     pub(super) async fn run_cancel_authorize(&self, caller: &Caller, run: RunId) -> Result<SessionId, Error> {
         let session = self.run_for_change(&caller.as_owner(), run).await?;
-        // Boxed to keep the futures of other callers than agents small.
+        // Boxed to keep the futures of callers that are not agents small.
         Box::pin(self.authorize(caller, authority::CANCEL, &run.to_string())).await?;
         Ok(session)
     }

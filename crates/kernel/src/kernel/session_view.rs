@@ -36,7 +36,7 @@ impl Kernel {
         Ok(SessionDetails { session, live_status, current_step, usage })
     }
 
-    /// Adds its activity to each listed session.
+    /// Adds the activity of each listed session.
     pub async fn session_items(
         &self,
         listed: Rows<(Session, Option<Run>)>,

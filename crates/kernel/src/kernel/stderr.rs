@@ -11,8 +11,8 @@ use crate::store::ArtifactPage;
 
 /// Artifacts that are read at once.
 const PAGE: usize = 100;
-/// Bytes of the text that are returned. Adapters keep fewer; but an agent may have written a larger artifact with the
-/// same name.
+/// Bytes of the text that are returned. Adapters keep fewer, but an agent may have written a larger artifact
+/// with the same metadata.
 const MAX_BYTES: u64 = 128 << 10;
 
 impl Kernel {

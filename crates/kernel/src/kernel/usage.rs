@@ -83,7 +83,7 @@ impl Kernel {
         Ok(report)
     }
 
-    /// The usage of a run. Unknown cost while the run works, if its agent reports usage only at its end.
+    /// The usage of a run. The cost is unknown while the run works, unless its agent reports usage meanwhile.
     pub(super) fn usage_of(&self, run: &Run) -> Usage {
         let status = run.state.status();
         let adapter = self.shared.adapters.get(&run.adapter);

@@ -4,8 +4,9 @@
 //! server ─▶ owner ─▶ adapter ─▶ agent definition ─▶ session ─▶ the adapter's permissions
 //! ```
 //!
-//! The first rule that matches decides, so a later layer decides only what no earlier layer does. A delegated run has
-//! the complete lists of the runs above it as bounds: each action gets the strictest of all their verdicts.
+//! The first rule that matches decides, so a later layer decides only actions that no earlier layer decides.
+//! A delegated run has the complete lists of the runs above it as bounds: each action gets the strictest of
+//! all their verdicts.
 
 use mainspring_core::{Run, Session};
 

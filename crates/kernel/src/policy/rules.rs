@@ -155,7 +155,7 @@ pub(super) fn first_match<'a>(rules: &'a [Rule], action: &Action) -> Option<&'a 
 #[derive(Debug, Default)]
 pub struct Rules {
     own: Vec<Rule>,
-    /// The lists of the runs above.
+    /// The lists of the runs above, and the list of the run's key.
     bounds: Vec<Vec<Rule>>,
     /// Grants made from rules, by the rule.
     grants: Mutex<HashMap<String, GrantId>>,
@@ -175,8 +175,9 @@ impl Rules {
         }
     }
 
-    /// True if the first rule that matches `action` allows it with the resource `*`, which stands for every program and
-    /// variable. For each run above, the first rule that matches must be of this kind too, if there is one.
+    /// True if the first rule that matches `action` allows it with the resource `*`, which stands for every
+    /// program and variable. In each list of the bounds, the first rule that matches must be of this kind
+    /// too, if there is one.
     pub fn admits_everything(&self, action: &Action) -> bool {
         let admits = |rule: &Rule| rule.verdict == Verdict::Allow && rule.resource == "*";
         first_match(&self.own, action).is_some_and(admits)
@@ -259,7 +260,8 @@ impl Rules {
         Ok(Some((verdict, self.records(attempt, rule, question.clone()))))
     }
 
-    /// True if the grant that this execution or an earlier one of the run made of a rule is not in force any more.
+    /// True if the grant that this execution or an earlier one of the run has made from `rule` is not in
+    /// force any more.
     async fn is_revoked(&self, attempt: &AttemptHandle, rule: &Rule) -> Result<bool, HandleError> {
         let (run, text) = (attempt.assignment().run.id, rule.to_string());
         let known = self.grants.lock().get(&text).copied();

@@ -139,7 +139,7 @@ async fn changes(world: &World, caller: &Caller, run: &Run) -> Vec<(&'static str
     ]
 }
 
-/// The operations that every reader may use whose role allows writing: they do not change the session.
+/// The operations that every reader whose role allows writing may use: they do not change the session.
 async fn readers(world: &World, caller: &Caller, run: &Run) -> [(&'static str, &'static str); 3] {
     let (kernel, by) = (&world.kernel, SessionRef::Id(run.session));
     let fork = ForkRequest { message: run.final_message.unwrap(), key: None, title: None };

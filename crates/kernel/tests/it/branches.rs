@@ -22,7 +22,7 @@ async fn branch(world: &World, place: Place, script: &str) -> mainspring_core::R
     world.ended(run.id).await
 }
 
-/// Formats the tree: indented by depth, the active path marked, abandoned branches in brackets.
+/// Formats the tree: indented by depth, with `*` before the active path and `x` before abandoned messages.
 async fn tree(world: &World) -> String {
     let tree = world.tree("a").await;
     let mut lines = vec![];

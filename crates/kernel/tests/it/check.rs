@@ -83,7 +83,7 @@ async fn events_hold(world: &World, memory: &mut Memory, key: &'static str) -> V
     events
 }
 
-/// Checks that the session can be read, is consistent, and has one active run at a time.
+/// Checks that the session can be read, is consistent, and has at most one active run.
 async fn session_holds(world: &World, key: &str, id: mainspring_core::SessionId, events: &[Event]) {
     let loaded = world.disk.store.session_load(id).await.unwrap().unwrap();
     let live: Vec<_> = loaded.runs.iter().filter(|(run, _)| run.state.holder().is_some()).collect();

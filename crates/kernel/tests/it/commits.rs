@@ -1,4 +1,5 @@
-//! How many commits a run makes. Each of them is synced, so their number is most of what a short run costs.
+//! How many commits a run makes. Each commit is synced, so their number decides most of the cost of a short
+//! run.
 
 use mainspring_core::{Block, RunStatus};
 use mainspring_kernel::Options;

@@ -8,7 +8,7 @@ use mainspring_store::Fault;
 use crate::puppet::{PuppetBehavior, puppet, puppet_request};
 use crate::world::{Disk, World, by_key, every_store, run_process, run_ready_tasks, with_timeout};
 
-/// Changes the session of this key, which its actor has to do.
+/// Changes the session of this key, through its actor.
 async fn change(world: &World, key: &str) -> Result<(), Error> {
     let patch = SessionPatch { pinned: Some(true), ..SessionPatch::default() };
     with_timeout(world.kernel.session_patch(&world.me, &by_key(key), patch)).await.map(drop)

@@ -1,4 +1,5 @@
-//! Kernels that share a PostgreSQL: a session is served by its home alone, and another kernel takes it up when that one ends.
+//! Kernels that share a PostgreSQL: a session is served by its home alone, and another kernel takes the
+//! session over when the home ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -360,7 +361,7 @@ async fn a_draining_kernel_hands_over_each_session_as_soon_as_no_run_acts_for_it
     let more = a.prompt("idle", "say more").await.unwrap();
     let first = with_timeout(again.next()).await.unwrap().unwrap();
     assert!(matches!(&first, Item::Event(event) if event.run == Some(more.id)), "{first:?}");
-    // The new home continues what was queued, and the question can be answered there.
+    // The new home continues the queued run, and the question can be answered there.
     with_timeout(a.kernel.homes_poll()).await.unwrap();
     a.reaches(queued.id, RunStatus::Succeeded).await;
     let wait = a.kernel.run_get(&a.me, asks.id).await.unwrap().state.wait().unwrap().id;

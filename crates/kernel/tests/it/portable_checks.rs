@@ -1,4 +1,4 @@
-//! An import checks the records of a file against each other: what it accepts is intact.
+//! An import checks the records of a file against each other: an imported session is intact.
 
 use mainspring_core::{Expect, KeyId, KeyLists, RunOptions, Usage};
 use mainspring_kernel::Error;
@@ -68,8 +68,8 @@ fn with_value(file: &str, line: usize, path: &str, to: &Value) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Of the mutations, one in this many is tried, so that the test stays quick. The number is prime, so that all kinds of
-/// mutations are tried.
+/// Only one in this many mutations is tried, so that the test stays quick. The number is prime, so that all
+/// kinds of mutations are tried.
 const TRIED_EVERY: usize = 7;
 
 /// The outcome of an import.

@@ -64,7 +64,7 @@ fn messages(file: &str) -> Vec<MessageId> {
     messages.map(|line| serde_json::from_value(line["message"]["messageId"].clone()).unwrap()).collect()
 }
 
-/// Imports the file into every store, and compares what is seen there.
+/// Imports the file into every store, and compares the state that is seen there.
 async fn compare(world: &World, key: &str) -> String {
     let file = export(world, key).await;
     let here = world.state_everywhere(key, &file).await;
@@ -74,7 +74,8 @@ async fn compare(world: &World, key: &str) -> String {
         import(&there, &file).await.unwrap();
         assert_eq!(export(&there, key).await, file, "{from} to {name}");
         assert_eq!(there.state_everywhere(key, &file).await, here, "{from} to {name}");
-        // The imported session goes on: what is written now is seen at the tip, and from no other line.
+        // The imported session goes on: an entry that is written now is seen at the tip, and from no other
+        // line.
         there.set_at_tip(key, "later", Some(json!(1))).await;
         let now = there.state_everywhere(key, &file).await;
         let tip = messages(&file).len();

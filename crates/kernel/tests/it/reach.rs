@@ -179,7 +179,7 @@ impl Group {
         run.session
     }
 
-    /// Waits until a run has this status, as the other server reads it.
+    /// Waits until a run has this status, as the first server reads it.
     async fn reaches(&self, run: RunId, status: RunStatus) {
         let kernel = &self.servers[0].kernel;
         self.drive(async {

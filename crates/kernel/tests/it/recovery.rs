@@ -1,4 +1,4 @@
-//! Recovery: how a start handles what the last process left unfinished.
+//! Recovery: how a start handles the work that the last process left unfinished.
 
 use insta::{allow_duplicates, assert_snapshot};
 use mainspring_core::{Block, Cursor, Event, RunChange, RunId, RunStatus, SessionId};

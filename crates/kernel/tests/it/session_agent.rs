@@ -1,4 +1,4 @@
-//! The agent of a session: its tools, setting everything at once, and what the session does now.
+//! The agent of a session: its tools, setting everything at once, and the session's present activity.
 
 use std::sync::Arc;
 
@@ -236,7 +236,7 @@ async fn the_tools_of_a_session_are_those_of_its_runs_and_of_its_forks() {
             content: "none".into(),
             ..ClientResult::default()
         };
-        // Removed while the run waits: the run keeps what it was accepted with.
+        // Removed while the run waits: the run keeps the tools that it was accepted with.
         let removed = world.kernel.session_tool_delete(&world.me, &by_key("a"), "rain").await.unwrap();
         assert_eq!(removed.tools, [tool("wind")]);
         let again = world.kernel.session_tool_delete(&world.me, &by_key("a"), "rain").await.unwrap();
@@ -274,7 +274,7 @@ async fn tools_need_an_adapter_that_calls_them_and_their_number_is_limited() {
     }
     let refused = world.put_tool("a", "one-more").await.unwrap_err();
     assert!(refused.to_string().contains(&format!("at most {limit}")), "{refused}");
-    // A run on the other adapter says that it does not use them.
+    // A run on the other adapter reports that the adapter does not use them.
     let run = world.send(puppet_request("a", "hi")).await.unwrap().run;
     control.next().await.end(End::succeeded());
     assert_eq!(world.ended(run.id).await.options.tools, []);

@@ -25,8 +25,9 @@ struct MemoryBlobStore {
     bytes: Mutex<HashMap<String, Vec<u8>>>,
     /// The hash whose uploads wait.
     held: Mutex<Option<String>>,
-    /// Notified when an upload waits, and when it may go on.
+    /// Notified when an upload waits.
     waits: Notify,
+    /// Notified when that upload may go on.
     goes_on: Notify,
 }
 

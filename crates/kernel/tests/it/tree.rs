@@ -389,7 +389,8 @@ async fn a_failed_branch_that_succeeds_in_a_retry_is_no_longer_abandoned() {
     }
 }
 
-/// Crashes a process during a run. Returns the state before the crash and what the next process reads.
+/// Crashes a process during a run. Returns, for each store, the path that the next process reads, and the
+/// messages that are abandoned or contain `work`.
 fn crash_during(place: impl Fn(&[MessageId]) -> Place, text: &str) -> Vec<(String, Vec<String>)> {
     let mut found = vec![];
     for disk in every_store() {

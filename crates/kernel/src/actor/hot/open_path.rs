@@ -1,4 +1,5 @@
-//! The end of the path that the active run writes: its last message, and what the run has done since.
+//! The end of the path that the active run writes: the role of the last message, the tool calls without a
+//! result, and the state keys that the run has written since.
 
 use mainspring_core::run::round::{self, ResultPlace};
 use mainspring_core::{Message, Role};

@@ -1,4 +1,4 @@
-//! The session's record, and the lines of its tree that are written.
+//! The session's record, and the lines of its tree that the next messages extend.
 //!
 //! Invariant: of the lines of ended runs, the record keeps at most the line of the tip.
 
@@ -69,7 +69,7 @@ impl SessionRecord {
         self.lines = line.into_iter().map(|line| (line.id, line)).collect();
     }
 
-    /// The line `id`, if it is written.
+    /// The line `id`, if the record keeps it.
     pub(crate) fn line(&self, id: LineId) -> Option<&Line> {
         self.lines.get(&id)
     }

@@ -1,4 +1,4 @@
-//! What the actor knows about the stored steps of its session.
+//! Facts about the stored steps of the session.
 
 /// Number of step inputs that are remembered. A run has one input unless its plan changes.
 const MAX_KNOWN_INPUTS: usize = 8;

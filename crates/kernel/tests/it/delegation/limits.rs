@@ -1,4 +1,5 @@
-//! Limits of children: each child gets a share of what its parent has left, also when it is retried.
+//! Limits of children: each child gets a share of the rest of its parent's limits, also when the child is
+//! retried.
 
 use mainspring_core::{Cost, DelegationMode, Failure, RunChange, RunLimits, RunOptions, RunStatus, Usage};
 use mainspring_kernel::adapter::{End, Executed, Record};

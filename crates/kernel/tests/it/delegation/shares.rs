@@ -77,8 +77,8 @@ async fn children_that_are_delegated_together_exist_all_or_none() {
     }
 }
 
-/// A commit among those of children that are delegated together fails: the same requests make what is missing, and find
-/// what exists.
+/// Several children are delegated together, and one of their commits fails: the same requests make the
+/// missing children, and find the others.
 #[tokio::test]
 async fn children_whose_commit_failed_are_made_again_under_their_names() {
     for disk in every_store() {
@@ -331,7 +331,7 @@ fn random_work(name: &str, folders: &[String], random: &mut Random) -> Delegatio
     work
 }
 
-/// A world with two adapters, of which the second denies something.
+/// A world with two adapters. The second one asks about actions that no rule decides.
 async fn two_adapters() -> (World, [(&'static str, PuppetControl); 2]) {
     let disk = Disk::memory();
     let behavior = |name| {
