@@ -130,7 +130,8 @@ impl FromRequestParts<Http> for Authenticated {
     }
 }
 
-/// Resolves when the key that opened a stream is revoked or expires; never for the token.
+/// Resolves when the key or the identity provider's token that opened a stream ends; never for the state
+/// directory's token.
 pub(super) type KeyEnded = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 pub(super) fn key_ended(http: &Http, caller: &Caller) -> KeyEnded {

@@ -141,7 +141,7 @@ impl<T: DeserializeOwned + Send + 'static, S: Send + Sync> FromRequestParts<S> f
 /// Names the parameter of a query that cannot be read, and its value.
 fn invalid_query(rejection: &QueryRejection, uri: &Uri) -> Problem {
     let text = rejection.body_text();
-    // The cause begins with the name of the parameter, if it has one.
+    // A cause that concerns one parameter begins with the name of that parameter.
     let cause = text.split_once(": ").map_or(text.as_str(), |(_, cause)| cause);
     let pairs =
         Query::<Vec<(String, String)>>::try_from_uri(uri).map(|Query(pairs)| pairs).unwrap_or_default();

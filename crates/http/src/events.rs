@@ -1,7 +1,7 @@
 //! Events as JSON pages or as resumable server-sent events.
 //!
-//! The id of each server-sent event is its position `cursor.pos`. A client that reconnects with it as `Last-Event-ID` or
-//! `after=` gets every later event exactly once.
+//! The id of a server-sent event is its position `cursor.pos`; a thought has none. A client that reconnects
+//! with a position as `Last-Event-ID` or `after=` gets every later event exactly once.
 
 use std::pin::Pin;
 

@@ -15,7 +15,7 @@ use crate::sse::{frame, sse_response};
 use crate::streams::StreamPermit;
 use crate::{Http, Problem};
 
-/// Streams the activity of all of the caller's loaded sessions: a snapshot, then each change
+/// Streams the activity of the caller's sessions in memory or waiting for a person: a snapshot, then changes
 #[utoipa::path(
     get, path = "/v1/feed",
     responses((status = 200, description = "Server-sent events", body = String, content_type = "text/event-stream")),

@@ -30,7 +30,8 @@ use crate::{HttpLimits, Problem, guard, health};
 
 /// Marks a forwarded request, so that two servers never send a request back and forth.
 const FORWARDED: HeaderName = HeaderName::from_static("mainspring-forwarded");
-/// Headers that belong to one connection, or that the HTTP client sets itself.
+/// Headers that belong to one connection, that the HTTP client sets itself, or that this server has checked
+/// (`Origin`).
 const NOT_FORWARDED: [HeaderName; 9] = [
     header::CONNECTION,
     header::HOST,

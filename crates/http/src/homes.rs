@@ -189,7 +189,7 @@ fn keep(kernel: &Kernel, request: Request) -> (Request, Parts, Option<KeptBody>)
     }
     let kind = parts.headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     let limit = match kind.is_some_and(|kind| kind.starts_with("application/json")) {
-        // No more of a JSON body is ever read: a larger one is refused.
+        // A larger JSON body is refused, so it is never sent again.
         true => body_bytes(kernel),
         false => KEPT_UPLOAD_BYTES,
     };

@@ -79,7 +79,7 @@ impl Metrics {
     }
 }
 
-/// Reads the counters of the kernel and the streams at each scrape.
+/// Reads the counters of the kernel, of the streams and of the connections at each scrape.
 struct KernelCollector {
     kernel: Kernel,
     streams: Arc<Streams>,

@@ -30,7 +30,7 @@ const MAX_KNOWN_OWNERS: usize = 10_000;
 /// How tokens of an identity provider are accepted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OidcConfig {
-    /// The issuer's address, as in its tokens; no tokens are accepted if not given.
+    /// The issuer's address, as in its tokens. If `None`, no tokens are accepted.
     pub issuer: Option<String>,
     /// The audience that a token must be for.
     pub audience: String,
@@ -46,7 +46,7 @@ pub struct OidcConfig {
     pub skew_ms: u64,
     /// The file with the certificates that are trusted for the issuer instead of those of the system, as PEM.
     pub ca: Option<PathBuf>,
-    /// The id of this server at the issuer; browsers do not sign in there if not given.
+    /// The id of this server at the issuer. If `None`, browsers do not sign in at the issuer.
     pub client_id: Option<String>,
     /// The file with the secret of that client, for issuers that demand one.
     pub client_secret_file: Option<PathBuf>,

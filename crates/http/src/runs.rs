@@ -260,7 +260,7 @@ pub(super) async fn attempt_stderr(
     Ok(Json(http.kernel.attempt_stderr(&caller, attempt).await?))
 }
 
-/// Lists the permissions granted to a run in advance, oldest first
+/// Lists the grants of a run and of its session, oldest first
 #[utoipa::path(
     get, path = "/v1/runs/{run}/grants", params(RunPath),
     responses((status = 200, description = "All grants of the run", body = Page<Grant>)),

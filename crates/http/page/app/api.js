@@ -1,9 +1,9 @@
 // Every request of the page: credentials, JSON, and problems as errors.
 //
 // A page that was opened with a ticket has an HttpOnly cookie and a second
-// secret, which it sends as a header; a person with an API key sends the key, and
-// one who has signed in at an identity provider its token.
-// Both are kept for this origin only and never part of an address.
+// secret, which it sends as a header. For a person with an API key, the page sends
+// the key; after a sign-in at an identity provider, it sends the provider's token.
+// All of these are kept for this origin only and are never part of an address.
 
 const STORED = 'mainspring.credentials';
 const listeners = new Set();

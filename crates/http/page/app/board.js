@@ -73,7 +73,7 @@ export function Board() {
 
 const Row = ({ session, run, about }) => html`<li><a href=${`#/s/${session.sessionId}`}><${Status} status=${run?.status} quiet /><b>${titleOf(session)}</b><span class="muted">${session.adapter}</span><span class="muted grow">${about}</span><${Age} ms=${session.lastActivityAtMs} /></a></li>`;
 
-/** Sessions that others of the org have shared, as they are when the list is opened: their events go to their owners. */
+/** Sessions that others of the org share, read when the list is opened: their owners alone get events. */
 function Shared() {
   const { orgId, ownerId } = reader.value;
   const [open, setOpen] = useState(false);

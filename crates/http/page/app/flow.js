@@ -57,7 +57,7 @@ function newBlock() {
   return block;
 }
 
-/** The place in `block` where the line begins that ends before `tail`; null if the block is one line or is not drawn. */
+/** The start of the line of `block` that ends before `tail`; null if the block is one line or not drawn. */
 function lineStart(block, tail) {
   const walker = document.createTreeWalker(block, NodeFilter.SHOW_TEXT);
   const texts = [];

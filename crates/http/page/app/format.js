@@ -94,7 +94,7 @@ export function folder(path) {
 /** The definition of a session's agent, if it is not the built-in one. */
 export const definitionOf = ({ agentDefinition }) => (agentDefinition?.startsWith('mainspring.') ? null : agentDefinition);
 
-/** The title of a session. One without gets it when its first run is done: until then its prompt says what it is. */
+/** The title of a session. A session gets one after its first run; its key or prompt is shown until then. */
 export const titleOf = session => session?.title || session?.key || session?.prompt || (session ? `Session ${shortId(session.sessionId)}` : 'Session');
 export const shortId = id => (id || '').replace(/^([a-z]+_.{6}).*$/, '$1');
 

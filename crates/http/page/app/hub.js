@@ -8,7 +8,7 @@ import { readFrames, comparePositions } from './sse.js';
 const RETRY_FIRST_MS = 400;
 const RETRY_MAX_MS = 8000;
 const LINGER_MS = 1500;
-// The server sends a comment every 15 s; a silent connection is a dead one.
+// The server sends a comment after at most 15 s without a frame; a silent connection is a dead one.
 const SILENCE_MS = 40000;
 
 export class Hub {

@@ -9,7 +9,7 @@ import { FeedbackPanel, Thumbs } from './feedback.js';
 import { Icon, copy } from './ui.js';
 import { mayChange, mayWrite } from './store.js';
 
-/** Items of a transcript: messages without those that only hold tool results. Of what has not changed, the items stay the same. */
+/** Items of a transcript: messages, except those of tool results. Unchanged messages keep their items. */
 export class TranscriptItems {
   constructor() {
     this.forget();
@@ -19,7 +19,10 @@ export class TranscriptItems {
     [this.messages, this.items, this.results] = [[], [], new Map()];
   }
 
-  /** The items of `messages`, and of `open` messages that still stream. Of older messages before the known ones, only the older are looked at. */
+  /**
+   * The items of `messages`, and of `open` messages that still stream. If older messages were put before
+   * the known ones, only the older ones are looked at.
+   */
   update(messages, open) {
     if (!this.messages.length || !endsWith(messages, this.messages)) this.forget();
     const older = messages.slice(0, messages.length - this.messages.length);

@@ -34,7 +34,7 @@ export function SessionView({ id, tab, message }) {
   </div>`;
 }
 
-// A pin is the caller's own: it is no event of the session, so the answer is shown.
+// A pin belongs to the caller and is no event of the session, so the view takes it from the response.
 async function pin(conversation) {
   const { sessionId, pinned } = conversation.session.value;
   const changed = await attempt(() => api.sessionPin(sessionId, !pinned), pinned ? 'Unpinned' : 'Pinned');

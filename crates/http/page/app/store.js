@@ -19,7 +19,7 @@ export const closeOverlay = name => { if (overlay.value === name) overlay.value 
 export const now = signal(Date.now());
 setInterval(() => { now.value = Date.now(); }, 15000);
 
-/** A run's usage. While an agent that reports at its end works, its cost is not known yet. */
+/** A run's usage. While the run works, its cost is unknown unless its agent reports usage as it happens. */
 export function usageOf(run) {
   const live = isLive(run.status) && adapters.value.find(a => a.adapter === run.adapter)?.usageReports !== 'live';
   return live ? { ...run.usage, costUsd: null } : run.usage;
@@ -29,7 +29,7 @@ export function usageOf(run) {
 export const mayChange = owned => mayWrite.value && owned?.ownerId === reader.value.ownerId;
 export const mayWrite = computed(() => reader.value !== null && reader.value.role !== 'viewer');
 export const isAdmin = computed(() => reader.value?.role === 'admin');
-/** True for who runs the server: log-ins of agents and metrics concern every owner. */
+/** True if the reader runs the server: log-ins of agents and metrics concern every owner. */
 export const isOperator = computed(() => isAdmin.value && !reader.value.orgId);
 
 // ---- routes -------------------------------------------------------------
@@ -91,7 +91,7 @@ theme.subscribe(value => { document.documentElement.dataset.theme = value; });
 
 // ---- sessions -----------------------------------------------------------
 
-// The cards that a page keeps that is open for days. The board reads at most 800 when it is opened.
+// The most cards that a page keeps while it is open for days. The board reads at most 800 when it is opened.
 const MOST_CARDS = 1000;
 
 function put(id, change) {
@@ -205,7 +205,7 @@ export const forget = waitId => {
   resolved.value = all;
 };
 
-/** Starts following all sessions. Signed in, once per page. */
+/** Starts following all sessions. Called once per page, after the sign-in. */
 export function follow() {
   let refused = false;
   return subscribe(paths.ownerEvents, message => {

@@ -5,7 +5,7 @@ import { onCredentials } from './api.js';
 const subscribers = new Map();
 let send;
 
-/** Calls `listener` with the frames and connection states of a stream; returns its end. */
+/** Calls `listener` with the frames and connection states of a stream; returns a function that stops this. */
 export function subscribe(path, listener) {
   start();
   const set = subscribers.get(path) || new Set();

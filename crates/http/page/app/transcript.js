@@ -9,8 +9,8 @@ import { html, useEffect, useLayoutEffect, useRef, useState } from './h.js';
 const ESTIMATE = 110;
 const MARGIN = 1200;
 const NEAR_END = 48;
-// The items that must be seen at once, and how many items a frame adds beyond that: a reader who scrolls fast reaches items that
-// earlier frames have made.
+// The margin in pixels whose items are drawn at once, and how many items a frame adds beyond it: a reader who
+// scrolls fast reaches items that earlier frames have drawn.
 const EDGE = 100;
 const PER_FRAME = 6;
 

@@ -52,7 +52,7 @@ fn unwrap_single_parts(schemas: &mut Schemas) {
     schemas.values_mut().for_each(visit);
 }
 
-/// Turns those alternatives of unions that embed other schemas into plain objects.
+/// Turns each alternative of a union that embeds other schemas into a plain object.
 fn flatten_alternatives(schemas: &mut Schemas) {
     let embeds = |schema: &Value| !parts(schema, "allOf").is_empty();
     let is_affected = |schema: &Value| parts(schema, "oneOf").iter().any(embeds);

@@ -99,7 +99,7 @@ impl Signer {
     }
 }
 
-/// The answer of the issuer.
+/// The answers of the issuer, and the requests that it has received.
 struct Answers {
     address: String,
     keys: Mutex<Value>,

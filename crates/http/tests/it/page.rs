@@ -134,7 +134,7 @@ fn modules_import_only_files_of_the_page() {
 fn the_first_document_preloads_every_module_and_has_nothing_inline() {
     let html = read("index.html");
     let modules = files("app").into_iter().chain(files("vendor")).filter(|name| name.ends_with(".js"));
-    // The worker and the hub within it are loaded by the worker.
+    // No module of the page imports the worker's script: the browser loads it when the worker starts.
     for module in modules.filter(|name| name != "app/worker.js") {
         assert!(html.contains(&format!("<link rel=\"modulepreload\" href=\"{module}\">")), "{module}");
     }

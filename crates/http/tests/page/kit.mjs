@@ -29,7 +29,10 @@ export const run = (prompt, title, wait = 10, more = {}) => api('POST', '/v1/run
 
 export const browser = await chromium.launch({ executablePath: CHROMIUM, args: BROWSER_ARGS });
 
-/** A browser that is signed in with `key`. What its console, its policy and its requests must not do is in `faults`. */
+/**
+ * A browser that is signed in with `key`. `faults` collects what must not happen: errors and warnings of the
+ * console, dialogs, requests to other servers.
+ */
 export async function signedIn(key = SERVER_TOKEN, options = {}, url = PAGE_URL) {
   const context = await browser.newContext({ viewport: { width: 1280, height: 800 }, ...options });
   // An empty document has no storage.

@@ -2,8 +2,8 @@
 //
 //   run pictures FOLDER [WORD]     (see `run`)
 //
-// It asserts nothing: the tests of the page are in the other files. SEEDED, which holds what an earlier run printed,
-// takes the pictures of the sessions that it made.
+// It asserts nothing: the tests of the page are in the other files. If the variable SEEDED holds the output
+// of an earlier run, the pictures show the sessions of that run.
 import { mkdirSync } from 'node:fs';
 import { homedir } from 'node:os';
 import { join } from 'node:path';

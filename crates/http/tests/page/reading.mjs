@@ -18,7 +18,7 @@ const ELEMENTS = [
   ['| a | b |\n|---|--:|\n| 1 | **2** |', '<div class="table-frame" tabindex="0" role="region" aria-label="Table"><table><thead><tr><th>a</th><th align="right">b</th></tr></thead><tbody><tr><td>1</td><td align="right"><strong>2</strong></td></tr></tbody></table></div>'],
   // References are characters, in text but not in code; HTML is text.
   ['&copy; &lt;b&gt; &#65; &nothing; `&copy;` <b>x</b>', '<p>© &lt;b&gt; A &amp;nothing; <code>&amp;copy;</code> &lt;b&gt;x&lt;/b&gt;</p>'],
-  // A picture is a link to it, and within a link a part of its text. A relative link is its text.
+  // A picture becomes a link to the picture; within a link, only text. A relative link becomes its text.
   ['![p](https://a.example/p.png) [![i](https://a.example/i.png)](https://b.example/?x=1&amp;y=2 "t") [r](/v1/keys)', `<p>${link('https://a.example/p.png', 'p')} ${link('https://b.example/?x=1&amp;y=2', 'i', 't')} r</p>`],
 ];
 

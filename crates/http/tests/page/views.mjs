@@ -53,7 +53,7 @@ export default {
     });
     let isFirst = false;
     for (let read = 0; read < 12 && !isFirst; read++) {
-      // First to where nothing is read yet; then on to where the page before is.
+      // First to a place from which nothing is read yet; then to one from which the previous page is read.
       await page.evaluate(() => { document.querySelector('.scroller').scrollTop = 700; });
       await settled(page);
       await page.evaluate(() => { document.querySelector('.scroller').scrollTop = 590; });

@@ -5,7 +5,7 @@ use mainspring_test_support::NOW;
 
 use super::*;
 
-/// Operations that only read, although they are no `GET`.
+/// Operations other than `GET` that only read here: `session_resolve` finds the session, which exists.
 const READS: &[&str] = &["session_resolve"];
 
 /// A server with an issuer, and a session with a run of the owner `them`.
