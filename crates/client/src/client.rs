@@ -48,9 +48,10 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long an unused connection is kept. Shorter than the server's default for `http.header_ms`, after which the server
 /// closes it: a request on a connection that is being closed may or may not be carried out.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(15);
-/// The time in which the response to a request must begin. Servers that are busy, or that wait for an event, answer much
-/// sooner. Without a limit, a request could wait for ever for the response to begin: hyper may lose it if the server closes
-/// the connection at the moment at which the request is sent (hyperium/hyper#2312).
+/// The time in which the response to a request must begin. Servers that are busy, or that wait for an event,
+/// answer much sooner. Without a limit, a request could wait for ever for the response to begin: hyper may
+/// lose the request if the server closes the connection at the moment at which the request is sent
+/// (hyperium/hyper#2312).
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(120);
 /// The largest file of certificates that is read.
 const MAX_FILE_BYTES: u64 = 4 << 20;
@@ -150,8 +151,8 @@ impl Client {
         Self { host: Some(host.into()), ..self }
     }
 
-    /// Waits up to `timeout` for the response to a request to begin; 120 seconds unless set. Imports, uploads of artifacts
-    /// and log-ins, which wait for a person, have no limit.
+    /// Waits up to `timeout` for the response to a request to begin; 120 seconds unless set. Imports and
+    /// uploads of artifacts have no limit, nor do log-ins, which wait for a person.
     pub fn with_response_timeout(self, timeout: Duration) -> Self {
         Self { response_timeout: timeout, ..self }
     }

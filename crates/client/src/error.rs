@@ -15,7 +15,8 @@ mod code {
 /// Why a request failed, or may have failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The server refused the request. Nothing changed.
+    /// The server refused the request: nothing changed. A problem with a status of 500 or more may also be a
+    /// failure after which the outcome of the request is unknown.
     #[error("{}", .0.detail)]
     Refused(Box<Problem>),
     /// No server answers at the address. Nothing changed.
@@ -57,7 +58,7 @@ pub enum Error {
         /// The problem with the response.
         problem: String,
     },
-    /// The address, the key or the socket cannot be used.
+    /// An argument cannot be used, such as the address, the key, the owner or a value.
     #[error("{0}")]
     Invalid(String),
 }

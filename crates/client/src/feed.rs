@@ -1,4 +1,4 @@
-//! The live feed: the activity of all of the caller's sessions.
+//! The live feed: the activity of the caller's sessions on the board.
 
 use mainspring_api::{FeedItem, FeedSnapshot, LiveChange};
 

@@ -1,4 +1,4 @@
-//! The status of all of the caller's sessions: a projection of their events only.
+//! The status of all of the caller's sessions: a projection of the server's lists and events only.
 //!
 //! ```text
 //! unknown ──list, then events up to now──▶ current ──the connection breaks──▶ stale

@@ -67,7 +67,7 @@ struct RequestState {
     token: Option<Vec<u8>>,
     /// Lines that get no reply, kept until a process is ready.
     unsent: Vec<Vec<u8>>,
-    /// True if no restart follows until the next request.
+    /// True if no restart follows until the next query or the next `RuntimeProcess::start`.
     given_up: bool,
     /// True once the process is stopped for good.
     stopped: bool,

@@ -34,7 +34,7 @@ impl Client {
         self.get(&["v1", "runs"], query).await
     }
 
-    /// Lists the permissions that were decided for a run, the oldest first.
+    /// Lists the grants of a run and of its session, the oldest first.
     pub async fn run_grants(&self, run: RunId) -> Result<Vec<Grant>, Error> {
         let page: Page<Grant> = self.get(&["v1", "runs", &run.to_string(), "grants"], &()).await?;
         Ok(page.items)

@@ -1,4 +1,4 @@
-//! State of sessions, runs and owners: the same four operations for each.
+//! State of sessions, runs and owners: the same five operations for each.
 
 use mainspring_api::{Page, StateHistoryQuery, StateListQuery, StateQuery};
 use mainspring_core::{Expect, RunId, StateChange, StateEntry};

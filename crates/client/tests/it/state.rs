@@ -1,4 +1,4 @@
-//! State of sessions, runs and the owner: the same four verbs, conditional on versions.
+//! State of sessions, runs and the owner: the same five operations, with conditions on versions.
 
 use mainspring_client::{State, StateHistoryQuery, StateListQuery, StateQuery};
 use mainspring_core::{Expect, StateWriter};
