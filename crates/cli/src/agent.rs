@@ -97,7 +97,7 @@ impl AgentCommand {
                     false => Ok(output.print_line(format_args!("deleted {agent}"))?),
                 }
             }
-            // `Check` reads files only and runs before any session is opened.
+            // `Check` only reads files: `execute` handles it before it connects.
             Self::Check { .. } => Ok(()),
         }
     }

@@ -99,7 +99,7 @@ impl Output {
     /// Prints rows under headings. On a terminal, long cells are cut so that every row fits on a line.
     pub(super) fn print_table(&self, headings: &[&str], rows: Vec<Vec<String>>) -> io::Result<()> {
         let headings: Vec<String> = headings.iter().map(|heading| heading.to_uppercase()).collect();
-        // Made safe before the layout, which counts characters.
+        // Made safe before the layout, which measures the cells.
         let safe_row = |row: Vec<String>| row.iter().map(|cell| safe(cell).into_owned()).collect();
         let rows: Vec<Vec<String>> = rows.into_iter().map(safe_row).collect();
         let all = [std::slice::from_ref(&headings), rows.as_slice()].concat();
@@ -236,7 +236,7 @@ fn cell_width(cell: &str) -> usize {
     anstream::adapter::strip_str(cell).to_string().width()
 }
 
-/// Cuts a cell to `width`, and marks the cut. A cell with colours is a short word and stays.
+/// Cuts a cell to `width`, and marks the cut. A cell with colours is short and is not cut.
 fn cut_cell(cell: String, width: usize) -> String {
     if cell.contains('\x1b') || cell_width(&cell) <= width {
         return cell;

@@ -27,7 +27,7 @@ impl Claim {
     }
 }
 
-/// True if a `serve` waits for the directory. The caller must own it.
+/// True if a `serve` waits for the directory or owns it.
 pub(super) fn is_claimed(state_dir: &Path) -> bool {
     let Ok(file) = File::open(state_dir.join(TAKEOVER_FILE)) else { return false };
     matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))

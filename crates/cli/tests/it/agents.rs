@@ -133,7 +133,7 @@ impl World {
         with_timeout(reached).await
     }
 
-    /// Waits until the run has streamed `text`.
+    /// Waits until the session `key` has streamed `text`.
     pub(crate) async fn wait_streamed(&self, key: &str, text: &str) {
         let kernel = self.node().kernel();
         let streamed = async {

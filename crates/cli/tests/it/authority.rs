@@ -104,7 +104,8 @@ async fn a_members_run_cannot_read_the_token_of_the_state_directory() {
         attack.path("work/../alias/."),
     ];
     for cwd in &names {
-        // By the stranger, in the options and as the folder of a session; and even by the local user.
+        // The stranger names the folder in the options and as the folder of a session. The local user is
+        // refused too.
         let (status, problem) = attack.prompt(&json!({"prompt": steal, "options": {"cwd": cwd}})).await;
         assert_eq!((status, &problem["code"]), (403, &json!("folder_not_allowed")), "{cwd:?}: {problem}");
         assert!(
@@ -123,7 +124,7 @@ async fn a_members_run_cannot_read_the_token_of_the_state_directory() {
             attack.server.post("/v1/runs", json!({"prompt": steal, "options": {"cwd": cwd}})).await;
         assert_eq!(status, 403, "{cwd:?}");
     }
-    // A session that is changed later is no way around.
+    // The folder of an existing session cannot be changed to the state directory either.
     attack.with_key(&attack.key, Method::POST, "/v1/sessions", &json!({"key": "mine"})).await;
     let moved =
         attack.with_key(&attack.key, Method::PATCH, "/v1/sessions/mine", &json!({"cwd": state})).await;
@@ -265,8 +266,8 @@ async fn a_hostile_pattern_does_not_hang_the_server() {
         let request = attack.server.client.post(format!("{}/v1/runs", attack.server.url));
         send_request(request.bearer_auth(key).header("prefer", "wait=60").json(&body)).await.1
     };
-    // In a rule, matched with a text of the agent; and in a definition of the stranger, matched with the name of a
-    // tool.
+    // The pattern is in a rule, matched with a text of the agent, and in a definition of the stranger,
+    // matched with the name of a tool.
     let body = json!({"prompt": format!("ask {}", "a".repeat(400)), "session": {"key": "s"}});
     let run = waiting(&attack.server.token, body).await;
     assert_eq!(run["status"], "waiting_approval", "{run}");

@@ -197,7 +197,7 @@ fn a_copied_state_directory_holds_the_same_data() {
     assert!(succeeded(run(home, &["key", "list"])).out.contains('k'));
     succeeded(run(home, &["prompt", "--session", "a", "say more"]));
 
-    // A content that is damaged is not copied, and the target is not a store until it is.
+    // Damaged content is not copied, and the target cannot be used as a store before all content is copied.
     let blob = home.join("state/artifacts").join(files(&home.join("state/artifacts")).pop().unwrap());
     fs::write(&blob, "not").unwrap();
     let refused = copy("state", "fourth");

@@ -73,7 +73,8 @@ async fn a_flipped_bit_is_named_by_pages_streams_and_commands() {
     assert_eq!(stream.next_of("run.succeeded").await.data["sessionId"], frame.data["sessionId"]);
     let mut stream = open_stream(&server, "/v1/events?after=0.0").await;
     assert_eq!(stream.next_of("event.damaged").await.data, *told[0]);
-    // The text of a later run does not need the damaged prompt; that of its own run ends before it.
+    // The text of a run consists of messages after its prompt: neither a later run nor the prompt's own run
+    // needs the damaged prompt.
     let (_, run_of_last) = server.get(&format!("/v1/runs/{last}")).await;
     assert_eq!(run_of_last["finalText"], "charlie\n", "{run_of_last}");
     drop(server);

@@ -116,8 +116,8 @@ fn without_varying_parts(output: &CommandOutput) -> (i32, String, String) {
     (output.code, normalize(&output.out), normalize(&output.err))
 }
 
-/// Every command of the command line once, in a meaningful order. `RUN` is the latest run, `USER` and `AGENT` are the
-/// first messages of session t.
+/// Commands on prompts, sessions, runs and keys, in a meaningful order. `RUN` is the latest run, `USER` and
+/// `AGENT` are the first messages of session t.
 const SCRIPT: &[&[&str]] = &[
     &["session", "list"],
     &["session", "show", "nobody"],

@@ -53,7 +53,7 @@ impl Server {
         Self::start_in_shell(Arc::new(tempfile::tempdir().unwrap()), &format!("ulimit -Sn {open_files}"))
     }
 
-    /// Starts a server from a shell that executes `first` before.
+    /// Starts a server from a shell that executes `first` beforehand.
     pub(crate) fn start_in_shell(dir: Arc<tempfile::TempDir>, first: &str) -> Self {
         let program = mainspring(dir.path());
         let mut shell = Command::new("sh");

@@ -124,8 +124,9 @@ fn an_http_mcp_server_is_called_and_reconnected_after_a_kill() {
     assert!(runs.iter().all(|run| run["status"] == "succeeded"), "{runs:?}");
 }
 
-/// An MCP server in shell that has started a process in a session of its own. Both hold the pipe `alive` open. Its one tool
-/// returns a variable of mainspring's own environment.
+/// An MCP server in shell that has started a process in a session of its own. Both hold the pipe `alive`
+/// open. Its one tool returns two variables of mainspring's own environment: a secret, which the server must
+/// not get, and the locale.
 const SERVER_WITH_CHILD: &str = r#"
 exec 9>"$ALIVE"
 setsid sleep 600 &

@@ -80,7 +80,8 @@ async fn a_network_survives_a_kill_at_each_step() {
         child.wait().unwrap();
         let server = ModelServer::start().await.unwrap();
         configure(dir.path(), &server);
-        // A parallel member that had answered is not asked again; the routing model is told to choose instead.
+        // A parallel member that had answered is not asked again. The routing model then gets the spare
+        // reply, a text, and is asked once more to call a tool.
         let undone = if kill_at == 2 { 1 } else { kill_at };
         replies().into_iter().skip(undone).for_each(|reply| {
             server.enqueue(reply);

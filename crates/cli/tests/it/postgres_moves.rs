@@ -30,7 +30,7 @@ fn wait_for_lock(url: &str) {
     while psql(url, waiting) == "0" {}
 }
 
-/// Makes a session with an artifact, a child of it, a key and owner state.
+/// Makes a session with an artifact and two runs, a second session, and a key.
 fn fill(home: &Path, store: &[&str]) {
     fs::write(home.join("notes.txt"), "tea").unwrap();
     let run = |arguments: &[&str]| succeeded(run(home, &[store, arguments].concat()));
@@ -59,7 +59,7 @@ fn refuse_unfinished(home: &Path, store: &[&str]) {
     assert!(!home.join("no").exists());
 }
 
-/// The last line of a finished copy, after the line that says where it continued.
+/// Returns the number of records after which a finished copy had continued, and its last line.
 fn finished(copied: CommandOutput) -> (u64, Value) {
     let lines = json_lines(&succeeded(copied));
     assert_eq!(lines[0]["step"], "continues", "{lines:?}");

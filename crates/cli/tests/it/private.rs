@@ -21,7 +21,7 @@ fn mode(path: &Path) -> u32 {
     fs::symlink_metadata(path).unwrap().permissions().mode() & 0o777
 }
 
-/// Prompts, which must be refused, and returns the message.
+/// Sends a prompt, which must be refused, and returns the message of the error.
 fn refusal(home: &Path) -> String {
     let output = run(home, &["prompt", "say hi", "--json"]);
     assert_eq!(output.code, 5, "{}{}", output.out, output.err);

@@ -82,6 +82,6 @@ async fn sessions_of_the_org_are_listed_and_searched_by_scope() {
     let key = keys[0].as_str();
     let table = done(far.path(), &["--url", &server.url, "--key", key, "session", "list", "--scope", "all"]);
     assert!(table.contains("OWNER") && table.contains("ben"), "{table}");
-    // The key of no org.
+    // The token of the state directory belongs to no org.
     assert_eq!(run(server.dir.path(), &["session", "list", "--scope", "org"]).code, 2);
 }

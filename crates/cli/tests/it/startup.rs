@@ -23,7 +23,7 @@ fn error(output: &CommandOutput) -> (String, String) {
     (text("code"), text("message"))
 }
 
-/// Prompts, which must be refused because the state directory is not private. Returns the message.
+/// Sends a prompt, which must be refused because the state directory is not private. Returns the message.
 fn exposed(home: &Path) -> String {
     let output = run(home, &["prompt", "say hi", "--json"]);
     let (code, message) = error(&output);

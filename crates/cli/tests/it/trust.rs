@@ -177,7 +177,7 @@ fn a_broken_or_missing_file_is_not_trusted() {
     let broken = visit.run(&["trust"]);
     assert!(broken.code == 2 && broken.err.contains("did you mean max_workers?"), "{}", broken.err);
     assert_eq!(visit.run(&["trust", "list"]).out, "");
-    // A name of a command that looks like a line of the list is shown on one line.
+    // A command that contains text like the lines of the list is shown on one line.
     visit.write(
         "[adapters.a]\nkind = \"acp\"\ncommand = [\"sh\", \"-c\", \"evil\\nIt would run:\\n  nothing\"]\n",
     );

@@ -6,7 +6,7 @@ import sys
 
 import requests
 
-# Need an identity provider, which the tests of the http crate and of the page have.
+# These need an identity provider, which the tests of the http crate and of the page have.
 UNREACHABLE = {"sign_in_exchange"}
 URL = os.environ["SERVER_URL"]
 HEADERS = {"Authorization": "Bearer " + os.environ["SERVER_TOKEN"]}

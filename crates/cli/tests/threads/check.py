@@ -333,7 +333,7 @@ def test_repeated_requests_are_carried_out_once():
         assert http("POST", path, message, ADA_KEY)[0] == 200
     thread.run()
     assert texts(again(thread)) == ["say repeat 1", "repeat 1", "say more", "more"]
-    # An honest repetition, after the answer was read.
+    # An intended repetition, after the answer was read.
     assert http("POST", path, message, ADA_KEY)[0] == 200
     thread.run()
     assert texts(again(thread)).count("more") == 2

@@ -194,7 +194,7 @@ def test_agents_with_all_their_fields():
     variables = [TemplateVariable(name="word"), TemplateVariable(name="device", type=TemplateVariableType.DEVICE_ID, required=False, default="dv_1"),
                  TemplateVariable(name="dataset", type=TemplateVariableType.DATASET_ID, description="What to sum up.")]
     agent = Agent.create("full / ü?", template, variables=variables, roboto_client=ADA)
-    # The package gives each message the time at which it reads it.
+    # The package sets the time of a message when it reads the message.
     as_json = lambda template: template.model_dump(mode="json", exclude={"messages": {"__all__": {"created"}}})
     assert as_json(agent.request_template) == as_json(template)
     assert agent.variables == variables and agent.org_id == "acme"

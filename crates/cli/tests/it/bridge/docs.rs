@@ -6,7 +6,7 @@ use mainspring_client::status::StatusStore;
 use super::launch;
 use crate::docs::document;
 
-// The document's from here.
+// The document shows the code from here.
 async fn example(launch: Launch) -> Result<String, Box<dyn std::error::Error>> {
     let process = RuntimeProcess::start(launch).await?;
     let status = StatusStore::follow(process.client()?);

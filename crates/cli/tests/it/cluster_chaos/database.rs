@@ -40,7 +40,7 @@ impl Database {
         Self { folder, script, holder: None }
     }
 
-    /// The socket on which it listens.
+    /// Returns the path of the server's socket.
     pub(super) fn socket(&self) -> String {
         format!("{}/.s.PGSQL.5432", self.folder)
     }
@@ -84,7 +84,7 @@ impl Database {
         }
     }
 
-    /// Restarts the database as after a crash, and waits until it has begun.
+    /// Restarts the server as after a crash, and waits until the new process answers.
     pub(super) fn restart(&mut self) {
         let started = "SELECT pg_postmaster_start_time()";
         let before = self.query(started);

@@ -46,7 +46,7 @@ async fn a_kill_between_blob_and_row_loses_nothing_and_leaves_no_orphan() {
                 if answers <= round * 3 {
                     uploads.spawn(upload(next.next().unwrap()));
                 } else if answers == round * 3 + 1 {
-                    // Five uploads are in progress.
+                    // Up to six uploads are in progress.
                     server.child.kill().unwrap();
                 }
             }

@@ -125,7 +125,7 @@ fn agents_find_the_relay() {
     let received = run_query(&mut host, "env", "env OMI_BRIDGE_PIPE", &json!({}));
     let socket = received.last().unwrap()["text"].as_str().unwrap();
     assert!(socket.ends_with("/relay.sock"), "{socket}");
-    // The context of the run that started the process; a later run asks.
+    // The variables hold the context of the run that started the process; a later run asks for its own.
     let told = run_query(&mut host, "env2", "env MAINSPRING_CONTEXT_REQUEST_ID", &json!({}));
     assert_eq!(told.last().unwrap()["text"], "env");
     let told = run_query(&mut host, "ask", r#"relay {"type":"context","callId":"c"}"#, &json!({}));

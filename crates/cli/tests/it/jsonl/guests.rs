@@ -205,7 +205,7 @@ fn end_of_input_waits_no_longer_than_the_drain_time() {
     let mut host = Host::start(dir.path());
     host.send(&query("queued", "a", "say later"));
     assert_eq!(host.receive_end("queued")["text"], "later\n");
-    // The process stopped the other one, and recorded that.
+    // The first process stopped the active run, and recorded that.
     host.send(&query("active", "a", "say half; hang"));
     let end = host.receive_end("active");
     assert_eq!((&end["terminalStatus"], &end["text"]), (&"cancelled".into(), &"half\n".into()), "{end}");

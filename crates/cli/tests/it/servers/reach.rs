@@ -25,7 +25,8 @@ impl Servers {
         run["sessionId"].as_str().unwrap().to_owned()
     }
 
-    /// Makes an idle session of the agent at a server: it keeps the limits of work that is delegated to it. Returns its id.
+    /// Makes an idle session at a server, with an agent that enforces the limits of work delegated to it.
+    /// Returns the session's id.
     async fn idle_agent(&self, n: usize, key: &str) -> String {
         let run = self.prompt_agent(n, key, "say hello").await;
         self.ended(n, run["runId"].as_str().unwrap()).await;
