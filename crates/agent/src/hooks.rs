@@ -16,13 +16,14 @@ pub use mainspring_kernel::adapter::SessionMemory;
 /// Decisions of an embedder during a run.
 #[async_trait]
 pub trait Hooks: Send + Sync + 'static {
-    /// Called before the first step of each execution. May change the plan, refuse the run, or stop it without a model
-    /// call ([`Plan::stop`]).
+    /// Called before the first step of each execution; in a network, before each call of a member. May change
+    /// the plan, refuse the run, or stop it without a model call ([`Plan::stop`]).
     async fn on_start(&self, _context: HookContext, _plan: &mut Plan) -> Result<(), Failure> {
         Ok(())
     }
 
-    /// Called when the model calls a tool that is allowed, with valid arguments. Decides about the call.
+    /// Called when the model calls a tool with valid arguments, and no rule denies the call or asks a person
+    /// about it. Not called for the tool that asks a person. Decides about the call.
     async fn on_tool_use(&self, _context: HookContext, _call: &ToolUse) -> ToolDecision {
         ToolDecision::Execute
     }
@@ -32,7 +33,8 @@ pub trait Hooks: Send + Sync + 'static {
         result
     }
 
-    /// Called when the model has answered without calling tools.
+    /// Called when the model has answered without calling tools, unless pending goals or the output schema
+    /// require another answer.
     async fn on_turn(&self, _context: HookContext, _text: &str) -> AfterTurn {
         AfterTurn::Stop
     }
@@ -108,7 +110,7 @@ pub enum AfterTurn {
 pub enum AfterError {
     /// Retries if the error is retryable.
     Default,
-    /// Retries in any case.
+    /// Retries even if the error is not retryable.
     Retry,
     /// Does not retry.
     Stop,

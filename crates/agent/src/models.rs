@@ -251,7 +251,8 @@ const BUILT_IN_PROVIDERS: [(&str, Kind, Option<&str>); 5] = [
 ];
 
 impl Models {
-    /// Creates the models of `config` and of the built-in providers. Keys come from the environment only.
+    /// Creates the models of `config` and of the built-in providers. Keys come from the environment, or from
+    /// the file that a provider names.
     pub fn new(config: &ModelsConfig) -> Result<Self, ModelsConfigError> {
         Self::with_stored_keys(config, None)
     }

@@ -55,7 +55,7 @@ pub const NAME: &str = "native";
 /// Defaults of the agent loop.
 #[derive(Debug, Clone)]
 pub struct NativeOptions {
-    /// How often a model is called for one step before the run fails.
+    /// How often a model is called for one step before the attempt fails.
     pub max_tries: u32,
     /// Milliseconds before the first retry; doubled for each further one.
     pub retry_base_ms: u64,

@@ -44,7 +44,7 @@ pub(crate) fn check(record: &AgentDefinition) -> Result<(), String> {
     Ok(())
 }
 
-/// Replaces networks whose members are not among `listed` by an error.
+/// Replaces a network by an error if one of its members is not among `listed`, or is itself a network.
 pub(crate) fn refuse_unknown_members(listed: &mut [ListedDefinition]) {
     let valid = listed.iter().filter_map(|listed| listed.definition.as_ref().ok());
     let valid: Vec<Arc<Definition>> = valid.cloned().collect();

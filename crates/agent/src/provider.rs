@@ -46,7 +46,8 @@ pub struct Request {
     pub tools: Vec<ToolSpec>,
     /// The options.
     pub options: ModelOptions,
-    /// The prefix of ids for tool calls whose own id cannot be used; unique among all requests of a session.
+    /// The prefix of ids for tool calls whose own id cannot be used. Each step of a session has its own
+    /// prefix, which the retries of the step share.
     pub call_prefix: String,
 }
 

@@ -19,7 +19,8 @@ pub struct HookContext {
     pub session: SessionId,
     /// The run.
     pub run: RunId,
-    /// The number of the run's last model call that produced a message; 0 before the first, and always in `on_end`.
+    /// The number of the run's last model call that produced a message; 0 before the first, always in
+    /// `on_end`, and in `on_start` outside of a network.
     pub step: u32,
     /// The plan as it is now. Absent in `on_start`, which gets it as an argument, and in `on_end`.
     pub plan: Option<Arc<Plan>>,

@@ -155,8 +155,8 @@ impl<'a> Execution<'a> {
         Ok(execution)
     }
 
-    /// Starts the MCP servers of an agent, adds the tools of the client and calls the start hook, after `steps` model
-    /// calls. Returns the problems of MCP servers that the agent can do without.
+    /// Starts the MCP servers of an agent, adds the tools of the goals and of the client, and calls the start
+    /// hook with the number `steps`. Returns the problems of MCP servers that the agent can do without.
     pub(super) async fn prepare(
         adapter: &NativeAdapter,
         attempt: &AttemptHandle,

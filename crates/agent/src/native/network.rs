@@ -33,7 +33,7 @@ mod parallel;
 mod router;
 mod view;
 
-/// The most messages of one call that are read after a crash.
+/// The most messages of the path that are read after a crash, or as the context of parallel members.
 const MAX_CALL_MESSAGES: usize = 1_000;
 
 /// The state of a network's run.

@@ -180,7 +180,7 @@ impl Plan {
             .then(|| format!("nothing confines the MCP servers of this run: {}", processes.join(", ")));
         if !problems.is_empty() && self.agent.mcp.is_some() {
             let failure = Failure::new("mcp_unavailable", problems.join("; "));
-            // A retry does not help: the server would be unconfined again.
+            // For a confined run a retry does not help: the server would be unconfined again.
             return Err(Exit::from(End::failed(failure, !is_confined)));
         }
         let tools = tools.filter(&self.agent.tools);

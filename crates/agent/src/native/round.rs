@@ -137,7 +137,8 @@ impl Execution<'_> {
         given.find(|result| result.tool_use_id == call.id)
     }
 
-    /// Returns the recorded result of a call that has ended, in this attempt or an earlier one, while its round has not.
+    /// Returns the recorded result of a call that has ended, in this attempt or an earlier one, if its round
+    /// has not ended.
     fn ended_result(&self, call: &ToolUse) -> Option<ToolResult> {
         let mut calls = self.attempt.assignment().open_tool_calls.iter();
         let ended = calls.find(|open| open.tool_use_id == call.id)?.ended.as_ref()?;
@@ -230,7 +231,7 @@ impl Execution<'_> {
         self.plan.rules.verdict(&self.attempt, &action(call), &question).await
     }
 
-    /// Asks the policy about the action of a control tool, where a rule asks.
+    /// Asks the policy about the action of a control tool. `None` unless a rule asks a person about it.
     async fn control_verdict(&self, call: &ToolUse) -> Result<Option<(Verdict, Vec<Record>)>, HandleError> {
         let Some(action) = control_action(call) else { return Ok(None) };
         let request = Some(Box::new(requested_as(&action, call)));

@@ -1,4 +1,4 @@
-//! The limit of model calls: a run that may make no further call executes no tools for it either.
+//! The limit of model calls: if a run may make no further model call, the tools of its last one do not run.
 
 use mainspring_core::Limit;
 

@@ -1,4 +1,4 @@
-//! Titles: a model names the session after its first completed turn, without delaying the run.
+//! Titles: once the first turn of a session is complete, a model generates a title, without delaying the run.
 
 use mainspring_core::Usage;
 

@@ -45,7 +45,7 @@ impl<'a> References<'a> {
                         self.anchors.insert(anchor, schema);
                     }
                 }
-                // A property may have the name of any keyword, so data is walked like schemas.
+                // A keyword cannot be told from a property of the same name, so data is walked like schemas.
                 fields.values().for_each(|part| self.collect(part));
             }
             Value::Array(items) => items.iter().for_each(|item| self.collect(item)),

@@ -1,8 +1,9 @@
 //! MCP servers: tools of other programs, over stdio or HTTP.
 //!
-//! A server is started when a run first needs it. If it has ended, the next run that needs it starts it again. Its tools
-//! are named `SERVER__TOOL`, so that the names of two servers never collide. Each call carries its stable id in `_meta`,
-//! so that a server can recognize a repeated call, and the ids of its session and run.
+//! A server is started when a run first needs it. If it has ended, the next run or call that needs it starts
+//! it again. Its tools are named `SERVER__TOOL`, so that the names of two servers never collide. Each call
+//! carries its stable id in `_meta`, so that a server can recognize a repeated call, and the ids of its
+//! session and run.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
@@ -41,7 +42,7 @@ const SESSION_ID_KEY: &str = "mainspring/sessionId";
 const RUN_ID_KEY: &str = "mainspring/runId";
 /// How long a server may take to answer a ping.
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
-/// The environment variables that every server process inherits.
+/// The environment variables that the processes of servers without a guard inherit.
 const INHERITED_ENV: [&str; 6] = ["PATH", "HOME", "LANG", "TMPDIR", "USER", "SHELL"];
 
 /// The configuration of an MCP server: `command` and its arguments, or `url`.
