@@ -71,7 +71,7 @@ pub struct Options {
     pub line_bytes: usize,
 }
 
-/// Why the host sends no more lines.
+/// Why the connection to the host has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Disconnect {
     /// The host sent `stop`.
@@ -150,7 +150,7 @@ impl Jsonl {
         Ok(jsonl)
     }
 
-    /// Sends `init`, then handles the lines of `from` until the host sends no more.
+    /// Sends `init`, then handles the lines of `from` until the host sends no more lines or no longer reads.
     pub async fn serve(&self, from: impl Read + Send + 'static) -> io::Result<Disconnect> {
         let shared = &self.0;
         shared.reply(&Reply::Init { session_id: "".into() }, &LineIds::default()).await;

@@ -111,7 +111,7 @@ async fn answer_call(shared: Arc<Shared>, call: HostCall, _unanswered: Unanswere
             // The agent waits until its timeout if this fails, too.
             let _ = send_result(&shared, &HostCallResult { no: call.no, result }).await;
         }
-        // No server follows that has the agent.
+        // The server that runs the agent is gone, or its answer cannot be read.
         Err(error) => tracing::info!(call = call.call_id, %error, "tool result was not sent"),
         Ok(_) => {}
     }

@@ -1,5 +1,6 @@
-//! Regression tests for faults seen in the protocol's first implementation. Tests that need a real agent are in `acp`
-//! and `pi`, tests that need a kill in `restart`; docs/acceptance.md lists all of them.
+//! Regression tests for faults seen in the protocol's first implementation. Tests that need a real agent are
+//! in `acp` and `pi` of `crates/cli/tests/it/jsonl`, tests that need a kill in `restart` there;
+//! docs/acceptance.md lists all of them.
 
 use mainspring_client::SessionListQuery;
 use mainspring_test_support::jsonl::{is_end, query, streamed_text};
