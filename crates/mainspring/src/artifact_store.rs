@@ -61,8 +61,8 @@ mod s3 {
     use crate::config::{ArtifactStore, Config, split_bucket};
     use crate::node::NodeError;
 
-    /// Milliseconds for which unreferenced objects stay. Another server may have just written the same content, and may
-    /// be about to commit its artifact.
+    /// Milliseconds for which an unreferenced object stays after it was uploaded. Another server may have
+    /// just written the same content, and may be about to commit its artifact.
     const REMOVAL_DELAY_MS: u64 = 60 * 60 * 1_000;
 
     pub(super) fn open(config: &Config, clock: &Clock) -> Result<Option<S3Blobs>, NodeError> {

@@ -183,7 +183,7 @@ impl Member {
         self.standby.active()
     }
 
-    /// True if this server is the active one, and has time left to act.
+    /// True if this server is the active one, or one of several at work, and has time left to act.
     pub fn is_active(&self) -> bool {
         self.standby.is_active()
     }

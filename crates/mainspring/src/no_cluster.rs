@@ -13,7 +13,7 @@ use crate::node::NodeError;
 pub enum Member {}
 
 impl Member {
-    /// True if this server is the active one.
+    /// True if this server is the active one, or one of several at work.
     pub fn is_active(&self) -> bool {
         match *self {}
     }

@@ -49,7 +49,7 @@ pub struct AdapterConfig {
     pub cwd: Option<PathBuf>,
     /// The folders in which runs may work; `None` for every folder but the state directory.
     pub folders: Option<Vec<PathBuf>>,
-    /// Maximum number of active runs of this adapter; if `None`, only the global maximum applies.
+    /// Maximum number of active runs of this adapter, besides the global maximum and `max_processes`.
     pub max_workers: Option<usize>,
     /// Maximum number of processes.
     pub max_processes: Option<usize>,

@@ -74,7 +74,7 @@ macro_rules! settings {
             pub adapters: BTreeMap<String, AdapterConfig>,
             /// The settings of owners, by name.
             pub owners: BTreeMap<String, OwnerConfig>,
-            /// Model providers, profiles and prices.
+            /// Model providers, profiles and prices, and MCP servers.
             pub models: ModelsConfig,
             /// The goal types of every owner, besides those that are built in.
             pub goal_types: Vec<GoalType>,
@@ -112,7 +112,7 @@ macro_rules! settings {
             $( $group_key_doc, $group_key, [$($group_key_type)?], $group_default; )*
         }); )*
 
-        /// Every setting, in the order of display, without the settings of adapters.
+        /// Every setting, in the order of display, without the settings of adapters and owners.
         pub const SETTINGS: &[Setting] = &[
             $( settings!(@row $doc, stringify!($key), [$key], $rule, [$($alias)?]), )*
             $( $( settings!(
@@ -531,7 +531,7 @@ impl Keywords for OnOrphan {
 /// How sessions without a title get one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Titles {
-    /// From the first words of the first completed turn.
+    /// From the first words of the first completed turn, then from the model `titler`, else `summarizer`.
     Heuristic,
     /// Not at all.
     Off,
