@@ -201,7 +201,7 @@ impl PostgresStore {
         Ok(Self { pool, inlets, shared, feed_wait_ms: options.feed_wait_ms, _threads: threads })
     }
 
-    /// Injects `fault` into the next group of commits.
+    /// Injects `fault` into the next group of commits, or into the next load of a session.
     #[doc(hidden)]
     pub fn inject_fault(&self, fault: Fault) {
         *self.shared.fault.lock() = Some(fault);

@@ -53,7 +53,7 @@ pub struct S3Options {
     pub credentials: Option<S3Credentials>,
     /// Allows an endpoint without TLS.
     pub allow_http: bool,
-    /// Milliseconds for which unreferenced objects stay.
+    /// Milliseconds for which an unreferenced object stays after it was uploaded.
     pub removal_delay_ms: u64,
 }
 

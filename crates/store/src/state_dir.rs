@@ -39,7 +39,7 @@ pub struct Owner {
     pub store: Option<String>,
 }
 
-/// A state directory that cannot be opened. Nothing was changed.
+/// A state directory that cannot be opened. Nothing was changed, but a missing folder may have been created.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StateDirError {

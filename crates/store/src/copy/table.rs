@@ -146,7 +146,7 @@ impl Fingerprint {
     /// Adds a record, and returns its approximate size.
     fn add(&mut self, record: &Record) -> usize {
         if let Record::Key(key) = record {
-            // The debug form leaves the hash out.
+            // Added by itself, so that the comparison does not depend on the debug form of a key.
             self.sum.update(&key.hash);
         }
         let text = format!("{record:?}\n");

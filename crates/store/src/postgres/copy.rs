@@ -45,7 +45,7 @@ const USER_TABLES: &[&str] = &[
     "edge_records",
 ];
 
-/// Tables whose rows are numbered by the database, with the column of the number.
+/// Columns that the database numbers and that a copy keeps: new numbers begin after the highest one copied.
 const NUMBERED_COLUMNS: &[(&str, &str)] =
     &[("lines", "id"), ("inbox", "id"), ("session_state", "id"), ("histories", "id")];
 
@@ -106,7 +106,8 @@ impl PostgresDatabase {
         Ok(Some(database))
     }
 
-    /// Takes the lock of a server and makes the tables. Fails and changes nothing if a server uses the database.
+    /// Takes the lock of a server and makes the tables. Fails if a server uses the database, and then changes
+    /// nothing, except that it updates tables from before `node_leases`: the lock needs that table.
     fn migrate(&self) -> Result<(), CopyError> {
         let has_tables: bool = self.query_one("SELECT to_regclass('node_leases') IS NOT NULL")?;
         if has_tables {

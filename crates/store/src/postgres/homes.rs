@@ -9,9 +9,10 @@
 //!                                                leading ──────────────────────────────────────────────────┘
 //! ```
 //!
-//! Each server renews a lease of its own, by the rules of `core::lease`. One of them, the leader, also has the lease of the
-//! database. Only the leader takes over from servers whose lease has expired and whose grace period is over: one statement
-//! deletes the row of such a server and changes the epochs of all its sessions, so that no later commit of it succeeds.
+//! Each server renews a lease of its own, by the rules of `core::lease`. One of them, the leader, also has
+//! the lease of the database. Only the leader takes over from servers whose lease has expired and whose grace
+//! period is over: one statement deletes the row of such a server and changes the epochs of all its sessions,
+//! so that no later commit of that server succeeds.
 //!
 //! All servers of the group have the same boot number. A server that joins an empty group begins a new one. A server
 //! outside the group needs the database for itself: it waits until no server of the group can act, and then begins a new

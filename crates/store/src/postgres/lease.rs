@@ -261,9 +261,10 @@ async fn patience(shared: &Shared) {
 
 /// The connection on which a lease is renewed.
 ///
-/// A connection that does not answer may be dead, or the database may be slow. A slow database takes even longer to open a
-/// connection than to answer. So a connection gets two thirds of the time that is left before another one replaces it, which
-/// is opened meanwhile. While no connection is open, no attempt to open one is given up for being slow.
+/// A connection that does not answer may be dead, or the database may be slow. A slow database takes even
+/// longer to open a connection than to answer. So a connection gets two thirds of the time that is left.
+/// Meanwhile another connection is opened, which then replaces it. While no connection is open, no attempt to
+/// open one is given up for being slow.
 pub(super) struct Connections {
     pub(super) connector: Connector,
     pub(super) client: Option<Client>,

@@ -309,7 +309,7 @@ impl Standby {
         }
     }
 
-    /// True if this server has the lease, and time left to act.
+    /// True if this server has the lease of the database or is one of several at work, and has time left.
     pub fn is_active(&self) -> bool {
         self.shared.acts_until_ms.load(Ordering::Acquire) != 0 && self.shared.check_held().is_ok()
     }

@@ -1,4 +1,5 @@
-//! The methods of the store: each runs a function of `read` or `change` on a connection of the pool.
+//! The methods of the store. Commits and streamed text go to the writers. The other methods use a connection
+//! of the pool, most of them through a function of `read` or `change`.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

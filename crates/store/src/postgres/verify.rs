@@ -22,7 +22,7 @@ use crate::{Verification, Verified};
 
 mod rules;
 
-/// Maximum findings of one rule; further ones are dropped.
+/// Maximum findings that a query of `rules` returns. [`Findings::add`] drops findings beyond this number.
 const MAX_FINDINGS: usize = 100;
 /// Rows that are looked up at once.
 const LOOKUP: usize = 500;

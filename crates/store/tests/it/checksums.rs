@@ -178,7 +178,7 @@ async fn a_flipped_bit_is_reported_with_the_name_of_its_row() {
         assert_eq!(verified.problems.len(), 1, "{verified:?}");
         assert_eq!(StoreError::Corrupt(verified.problems[0].clone()), error);
         store.close();
-        // In a copy it would get a new checksum.
+        // A copy would give the damaged row a new checksum.
         let refused = copy(&path, &folder.path().join("copy.sqlite3")).await.unwrap_err();
         let CopyError::Damaged { records: 1, first, .. } = refused else { panic!("{text}: {refused:?}") };
         assert_eq!(first, verified.problems[0]);

@@ -5,7 +5,7 @@ use mainspring_kernel::store::{IdPage, IdsOf, Row, Store};
 
 use crate::fixtures::*;
 
-/// Finds all ids of a kind, each as the number from which it was made.
+/// Finds all ids of a kind, as bytes.
 async fn find(store: &dyn Store, of: IdsOf) -> Vec<[u8; 16]> {
     store.id_page(&IdPage { of, first: [0; 16], last: [0xff; 16], limit: 9 }).await.unwrap()
 }

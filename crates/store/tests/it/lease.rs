@@ -36,7 +36,7 @@ fn one_event(fence: Fence, n: u64) -> Arc<Commit> {
     Arc::new(Commit { fence, events: vec![progress(n)], rows: vec![] })
 }
 
-/// The milliseconds until agents may live, as their guards read them.
+/// The time until which agents may live, as guards read it: milliseconds since the start of the machine.
 fn limit(file: &Path) -> u64 {
     std::fs::read_to_string(file).unwrap().trim().parse().unwrap()
 }

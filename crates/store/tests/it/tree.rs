@@ -5,8 +5,8 @@ use mainspring_kernel::store::{PlacedMessage, Row, SessionLine, Store, StoreErro
 
 use crate::fixtures::*;
 
-/// Writes line 1 with depths 0 to 4, line 2 as a child of (1, 2) and line 3 of (2, 4). The message at a point is
-/// `10 * line + pos`.
+/// Writes line 1 with depths 0 to 4, line 2 as a child of (1, 2), line 3 of (2, 4) and the empty line 4 of
+/// (3, 5). The number of the message at a point is `10 * line + pos`.
 async fn write_branches(store: &dyn Store) {
     let fence = create_session(store, 1).await;
     let lines = [

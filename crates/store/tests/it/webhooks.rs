@@ -85,7 +85,7 @@ async fn dead_letters_are_kept_once_per_event_until_they_are_forgotten() {
             Ok(false),
             "{name}"
         );
-        // The result of sending one again leaves the webhook alone, and does not bring the letter back.
+        // The result of sending a letter again changes no webhook, and brings back no forgotten letter.
         let moved = Webhook { cursor: Cursor(9), ..mine.clone() };
         store.webhook_write(&WebhookChange::Progress(moved.clone(), None)).await.unwrap();
         for (cursor, is_stored) in [(7, true), (5, false)] {

@@ -1,4 +1,4 @@
-//! Reads API keys, owners, agents and webhooks.
+//! Reads API keys, owners, agents, goal types, records of edges and webhooks.
 
 use mainspring_core::{ApiKey, Cost, Cursor, DeadLetter, KeyId, Spend, Time, Webhook, WebhookId};
 use mainspring_kernel::store::{AgentRow, EdgeRecord, GoalTypeRow, KeyPage, KeyRef, OwnerUsage, StoreError};

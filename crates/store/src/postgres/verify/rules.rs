@@ -18,7 +18,7 @@ pub(super) const EVENT_RULES: &[&str] = &[
      FROM events AS e JOIN sessions AS s ON s.session_id = e.session_id WHERE e.owner_id <> s.owner_id",
 ];
 
-/// Trees that are not connected.
+/// Trees that are not connected, and wrong counts of the keys of owners.
 pub(super) const TREE_RULES: &[&str] = &[
     "SELECT 'the state of ' || quote_literal(owner_id) || ' counts ' || keys || ' keys instead of ' || found FROM (
        SELECT owner_id, keys, (SELECT count(*) FROM owner_state AS o WHERE o.owner_id = v.owner_id) AS found

@@ -41,7 +41,7 @@ async fn a_copy_answers_as_its_source_in_both_directions() {
     for seed in [11] {
         let folder = tempfile::tempdir().unwrap();
         let mut sequence = Sequence::new(seed, folder.path()).await;
-        // Fewer than in the comparison of the stores: every read is repeated in four copies.
+        // Fewer steps than in the comparison of the stores: every read is repeated in four copies.
         for step in 0..STEPS / 3 {
             sequence.step(step).await;
         }

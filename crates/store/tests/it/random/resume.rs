@@ -254,7 +254,7 @@ async fn a_waiting_server_does_not_take_an_unfinished_copy() {
         let standby =
             Standby::join(&url, PostgresOptions::default(), crate::lease::local_server(1)).await.unwrap();
         assert!(copy_until(&from, &to, 4).await.0.is_err());
-        // A server that does not check for an unfinished copy takes the database, and the copy cannot continue.
+        // A server that did not check for an unfinished copy would take the database: the copy would fail.
         let mut taking = tokio::task::JoinSet::new();
         taking.spawn(async move {
             match works_with_others {
