@@ -112,7 +112,7 @@ pub const PROCESS_GONE: &str = "its process is gone";
 pub enum BindingStatus {
     /// The binding is in use.
     Active,
-    /// The runtime no longer knows the session.
+    /// The native session can no longer be resumed.
     Stale,
     /// A caller has declared the binding invalid: it must not be used again.
     Invalid,
@@ -223,7 +223,7 @@ pub enum Command {
         /// The hash of the run's system prompt.
         system_prompt_hash: Option<String>,
     },
-    /// The runtime no longer knows the session.
+    /// The native session can no longer be resumed.
     Lose {
         /// The reason.
         reason: String,

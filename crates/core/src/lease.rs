@@ -6,9 +6,9 @@
 //!    │ the holder's clock, from when it asked   │                │ the database's clock
 //! ```
 //!
-//! The holder measures from the moment at which it sent the renewal, and the database from a later one, when it carried
-//! the renewal out. So the holder stops first, whatever the delays are. The margin is the time in which agents are killed;
-//! the grace is for clocks that do not run equally fast.
+//! The holder counts from the moment at which it sent the renewal. The database counts from the later moment
+//! at which it carried the renewal out. So the holder stops first, whatever the delays are. The margin is the
+//! time in which agents are killed; the grace is for clocks that do not run equally fast.
 //!
 //! Invariant: nobody else may take the lease while its holder, or an agent of the holder, may act.
 

@@ -121,7 +121,7 @@ pub enum Block {
     Attachment {
         /// The artifact that holds the file.
         artifact: ArtifactId,
-        /// The media type. A prompt may omit it; the artifact's media type is used then.
+        /// The media type of the artifact. Ignored in requests.
         #[serde(default)]
         mime_type: String,
         /// A display name.

@@ -13,7 +13,8 @@
 //! While servers are upgraded one after the other, an existing session moves only to servers of the latest version: a
 //! server of an earlier version may not understand the records that a later version has written.
 //!
-//! Invariant: the same servers and the same wish give the same home, whichever server decides.
+//! Invariant: the home depends only on the servers, the wish and the server that received the request, not on
+//! the order in which the servers are listed.
 
 use std::cmp::Ordering;
 use std::path::Path;

@@ -2,7 +2,8 @@
 //!
 //! A client repeats a request if it got no answer, or an answer that says to try again, up to a minute later. But a
 //! person may also send the same words twice. The two cases differ in the requests in between: a client repeats a
-//! request before it sends any other request about the same thread. A thread is a session in the API of these clients.
+//! request before it sends any other request about the same thread. The API of these clients calls a session
+//! a thread.
 //!
 //! ```text
 //! new ──sent again within 75 s──▶ the same request

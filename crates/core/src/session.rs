@@ -86,7 +86,7 @@ pub struct Session {
     /// When the session last changed.
     #[serde(rename = "updatedAtMs")]
     pub updated_at: Time,
-    /// When a run of the session last started or ended, or another program last appended a message.
+    /// When a run of the session last started or ended, or a message was last added outside a run.
     #[serde(rename = "lastActivityAtMs")]
     pub last_activity_at: Time,
     /// Whether the caller has pinned the session.
@@ -355,7 +355,7 @@ pub fn apply(session: &mut Session, body: &Body, at: Time) {
             session.last_activity_at = at;
             return;
         }
-        // Another program has appended the message.
+        // Another program has appended the message, or a caller has given it as a part of a history.
         Body::MessageCompleted { message, .. } if message.run.is_none() => {
             session.last_activity_at = at;
             return;

@@ -11,9 +11,9 @@
 //! line c               └──5
 //! ```
 //!
-//! A *cursor* at a point names the line to follow from there when it is not the point's own line. Of the lines of
-//! other sessions, a *fork* sees only the path to its base. The rules query a store only for the lines and cursors
-//! they traverse, so their cost does not depend on the size of the tree.
+//! A *cursor* at a point names the line to follow from there when it is not the point's own line. A *fork*
+//! sees only one part of other sessions' lines: the path to its base. The rules query a store only for the
+//! lines and cursors they traverse, so their cost does not depend on the size of the tree.
 
 use std::collections::BTreeMap;
 

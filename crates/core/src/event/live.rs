@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 use super::{Body, Cursor, PROTOCOL_VERSION, Position};
 use crate::{RunId, SessionId};
 
-/// A live item of a session's stream, never stored. Its envelope is an event's envelope without the id and the time.
+/// A live item of a session's stream, never stored. Its envelope is an event's envelope without the ids of
+/// the event, the attempt and the request, and without the time.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(from = "ReadLiveEnvelope")]
 pub struct LiveEvent {

@@ -47,7 +47,7 @@ impl Ending {
 /// The parts of a run's path that are open when the run ends.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Open<'a> {
-    /// Tool calls of the last message that have no result: id and name.
+    /// Tool calls of the round at the path's end that have no result: id and name.
     pub unanswered: Vec<(String, String)>,
     /// Results that some of these calls have, by id.
     pub known: &'a [(String, CallResult)],

@@ -43,12 +43,12 @@ impl OpenToolCall {
     }
 }
 
-/// Takes the calls that have ended out of `calls`, in order.
+/// Removes the ended calls from `calls` and returns them in order.
 pub fn take_ended(calls: &mut Vec<OpenToolCall>) -> Vec<OpenToolCall> {
     calls.extract_if(.., |call| call.ended.is_some()).collect()
 }
 
-/// Takes the calls that have not ended out of `calls`, in order.
+/// Removes the unfinished calls from `calls` and returns them in order.
 pub fn take_unfinished(calls: &mut Vec<OpenToolCall>) -> Vec<OpenToolCall> {
     calls.extract_if(.., |call| call.ended.is_none()).collect()
 }

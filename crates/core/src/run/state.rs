@@ -29,7 +29,7 @@ pub enum RunStatus {
     Failed,
     /// Cancelled. Final.
     Cancelled,
-    /// Exceeded its time limit. Can be retried.
+    /// Exceeded its time limit, or a wait expired. Can be retried.
     TimedOut,
     /// The process that executed the run is gone. Can be retried.
     Orphaned,
@@ -120,7 +120,7 @@ pub enum RunState {
         /// The reason of the cancellation.
         reason: CancelReason,
     },
-    /// Exceeded its time limit.
+    /// Exceeded its time limit, or a wait expired.
     TimedOut {
         /// The error.
         error: Failure,

@@ -3,8 +3,8 @@
 use super::{Line, Point};
 use crate::LineId;
 
-/// The point just before `point` on its path; none before a root. The point may lie on the parent line (see
-/// [`super::ranges`]).
+/// The point just before `point` on its path; none before a root. The result keeps the line of `point` even
+/// if the message is on the parent line (see [`super::ranges`]).
 pub fn before(point: Point) -> Option<Point> {
     point.pos.checked_sub(1).map(|pos| Point { pos, ..point })
 }
