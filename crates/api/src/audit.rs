@@ -123,7 +123,7 @@ pub enum AuditActor {
         /// The attempt.
         attempt_id: AttemptId,
     },
-    /// A rule of the server, of the adapter, or of the agent's definition.
+    /// A rule of the server, the owner, the adapter, the agent definition or the session, or of a run above.
     #[serde(rename_all = "camelCase")]
     Rule {
         /// The rule.

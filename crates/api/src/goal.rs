@@ -41,7 +41,8 @@ pub struct GoalsQuery {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct GoalsSnapshot {
-    /// The goals of all runs, in the order in which they were declared; null if they have not changed since `after`.
+    /// The goals of the last 1000 runs that have goals or a plan, in the order in which they were declared;
+    /// null if they have not changed since `after`.
     #[cfg_attr(feature = "schema", schema(required = true))]
     pub goals: Option<Vec<SessionGoal>>,
     /// The plan of the latest run that has one; null if it has not changed since `after`.

@@ -26,8 +26,9 @@ pub struct NewKey {
     /// key that creates it, or never if that key does not expire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at_ms: Option<Time>,
-    /// The folders in which agents of the key's holder may work, as absolute paths. If not given: any for the server's own
-    /// owner; for others only those that are configured for an adapter.
+    /// The folders in which agents of the key's holder may work, as absolute paths. If not given: those of
+    /// the caller's key; if it has none, any for the server's own owner, and for others only those that are
+    /// configured for an adapter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(max_items = 64))]
     pub folders: Option<Vec<String>>,

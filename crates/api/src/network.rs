@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 pub struct RunRoute {
     /// The run.
     pub run_id: RunId,
-    /// The agent definition of the run's session.
+    /// The agent definition that the run follows.
     pub network: String,
     /// The status of the run.
     pub status: RunStatus,

@@ -158,7 +158,7 @@ pub enum Opening {
 #[cfg_attr(feature = "schema", derive(utoipa::IntoParams), into_params(parameter_in = Query))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SessionListQuery {
-    /// Only the caller's own sessions (`own`), or all that members of the org may read (`org`).
+    /// Only the caller's own sessions (`own`), all that members of the org may read (`org`), or both (`all`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", param(inline))]
     pub scope: Option<Scope>,

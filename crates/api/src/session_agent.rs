@@ -119,8 +119,8 @@ pub struct AgentChange {
     )]
     #[cfg_attr(feature = "schema", schema(value_type = Option<Vec<ClientTool>>))]
     pub tools: Option<Option<Vec<ClientTool>>>,
-    /// The conversation. It becomes a new path from a new root; the earlier messages stay in the tree. It must be empty
-    /// or end with an answer that calls no tools.
+    /// The conversation. It becomes a new path from a new root; the earlier messages stay in the tree. Each
+    /// tool call must have a result. The last message may be one of a person.
     #[serde(
         default,
         deserialize_with = "crate::request::messages_or_null",

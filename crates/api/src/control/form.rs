@@ -322,7 +322,7 @@ pub struct EventForm {
     pub r#type: &'static str,
     /// `core`, or `transient` for progress that a later event supersedes.
     pub retention_class: &'static str,
-    /// `ui`, or `internal` for events about attempts, bindings and model calls.
+    /// `ui`, or `internal` for events about how a run is executed, such as `attempt.created`.
     pub visibility: &'static str,
     pub payload: Value,
     pub created_at_ms: Time,

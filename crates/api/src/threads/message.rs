@@ -74,7 +74,7 @@ pub struct AgentToolUseContent {
     /// The arguments; null if they are not an object.
     #[serde(default)]
     pub input: Option<Map<String, Value>>,
-    /// The arguments as the model wrote them, if they are not an object.
+    /// An object whose field `input` holds the arguments, if they are not an object themselves; else null.
     #[serde(default)]
     pub raw_request: Option<Map<String, Value>>,
     /// True if the server refused a call of a client tool and answers it itself.
