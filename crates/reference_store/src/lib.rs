@@ -93,8 +93,9 @@ impl MemoryStore {
         self.inner.lock().has_unreadable_runs = unreadable;
     }
 
-    /// Injects `fault` into the next commit, or into the next write of a key, a webhook, a goal type, an agent or an
-    /// edge record if that comes first. [`Fault::LoadPanics`] applies to the next load of a session instead.
+    /// Injects `fault` into the next commit, or into the next write of an owner's state, a key, a webhook, a
+    /// goal type, an agent or an edge record if that comes first. [`Fault::LoadPanics`] applies to the next
+    /// load of a session instead.
     #[doc(hidden)]
     pub fn inject_fault(&self, fault: Fault) {
         self.inner.lock().fault = Some(fault);
