@@ -129,7 +129,7 @@ pub fn database_restore(path: &Path, made: Time, now: Time) -> Result<RestoredCu
     Ok(RestoredCursors { last, continues_after })
 }
 
-/// Rewrites a database that no process has open without its free pages. Returns its size before and after.
+/// Rewrites a database without its free pages. No process may have it open. Returns its old and new size.
 pub fn database_vacuum(path: &Path) -> Result<(u64, u64), OpenError> {
     let fail = |error| open::failed(path, error);
     if open::inspect(path)?.is_none() {

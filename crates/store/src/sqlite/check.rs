@@ -36,7 +36,7 @@ pub struct SqliteCheck {
 }
 
 impl SqliteStore {
-    /// Checks the health of the database, for `doctor`. `thorough` also compares every index with its table.
+    /// Checks the health of the database. `thorough` also compares every index with its table.
     pub async fn check(&self, thorough: bool) -> Result<SqliteCheck, StoreError> {
         let file_bytes = std::fs::metadata(&self.path).map_or(0, |metadata| metadata.len());
         self.read(move |connection| {
@@ -45,7 +45,7 @@ impl SqliteStore {
         .await
     }
 
-    /// Compares every row that has a checksum with that checksum, for `verify`. Reads the whole database.
+    /// Compares every row that has a checksum with that checksum. Reads the whole database.
     pub async fn verify_checksums(&self) -> Result<ChecksumReport, StoreError> {
         self.read(|connection| checksum::verify(connection).map_err(|error| read_error(&error))).await
     }

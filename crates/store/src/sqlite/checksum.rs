@@ -4,9 +4,10 @@
 //! read. The column `checksum` follows that list. It is NULL in rows that a version without checksums wrote. A column that
 //! was added to the list later is left out if it is NULL, so that rows from before keep their checksum.
 //!
-//! A run has two checksums: one of the columns of its request, of which only the options may change, and one of the
-//! other columns. A message gets its place after its content. So that placing it need not read the content, the
-//! checksum of a message combines the checksum of its place with that of all other columns.
+//! A run has two checksums: one of the columns of its request, of which only the options and the hash of the
+//! system prompt may change, and one of the other columns. The checksum of a message combines the checksum of
+//! its place with that of all other columns: a message gets its place after its content, and placing the
+//! message does not read the content.
 
 use std::ops::Range;
 

@@ -43,7 +43,7 @@ pub(super) use self::offer::offer;
 pub use self::offer::{OmiOffer, omi_offer_without_store};
 pub use self::report::{OmiNote, OmiReport};
 
-/// An import that failed. Neither the source nor the store changed.
+/// An import that failed. The source did not change, and nothing of it is in the store.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the fields are the file and the details that the message shows")]
 pub enum OmiError {

@@ -24,7 +24,7 @@ const APPLICATION_ID: u32 = 0x4D53_5052;
 /// Earlier versions could reset the WAL during a read, which corrupts the database silently.
 const OLDEST_SQLITE: i32 = 3_051_003;
 const MAGIC: &[u8; 16] = b"SQLite format 3\0";
-/// The number of prepared statements each connection caches. The crate has about 60.
+/// The number of prepared statements each connection caches: about as many as a connection uses.
 const CACHED_STATEMENTS: usize = 128;
 /// The suffix of the file that records that a database exists.
 pub(super) const HISTORY: &str = "-history";

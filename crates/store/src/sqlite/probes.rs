@@ -8,7 +8,7 @@ use super::writer::Shared;
 use crate::Fault;
 
 impl SqliteStore {
-    /// Injects `fault` into the next group of commits.
+    /// Injects `fault` into the next group of commits; [`Fault::LoadPanics`] into the next load of a session.
     #[doc(hidden)]
     pub fn inject_fault(&self, fault: Fault) {
         *self.shared.fault.lock() = Some(fault);

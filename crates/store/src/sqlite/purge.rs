@@ -129,7 +129,7 @@ fn lines_purge(connection: &Connection, session: SessionId, left: &mut i64) -> R
     // If the session is a fork, its source may be gone, except for the lines that the fork reads.
     line_adopt(connection, session, "SELECT base_line FROM sessions WHERE session_id = ?1", session.bytes())?;
     loop {
-        // Newest first, because it most likely has no children.
+        // Newest first, because the newest line most likely has no children.
         let unread = connection
             .prepare_cached(
                 "SELECT line FROM lines AS l WHERE session_id = ?1

@@ -41,7 +41,7 @@ macro_rules! session_columns {
          forked_from_message_id, base_line, base_pos, rules, tools, idle_unload_ms, labels, checksum"
     };
 }
-/// The columns of a run that never change, except the options, which a retry may change.
+/// The columns of a run that never change, except the options and the hash of the system prompt.
 macro_rules! run_request_columns {
     () => {
         "run_id, session_id, owner_id, run_no, parent_run_id, client_id, request_id, idempotency_key, fingerprint, mode, \

@@ -18,7 +18,7 @@ macro_rules! recounted {
     };
 }
 
-/// A rule of the verification: the stored counts equal a new count.
+/// A rule of the verification: stored counts that are not 0 equal a new count.
 pub(super) const COUNTS_RULE: &str = concat!(
     "SELECT 'the owner ' || quote(owner_id) || ' stores ' || bytes || ' bytes and ' || artifacts
        || ' artifacts, which are counted differently'

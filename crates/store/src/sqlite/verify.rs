@@ -173,7 +173,7 @@ const EVENT_RULES: &[&str] = &[
      FROM events JOIN lost_events ON event_seq > after_seq AND event_seq <= until_seq",
 ];
 
-/// Trees that are not connected.
+/// Trees that are not connected, and wrong counts of what an owner stores.
 const TREE_RULES: &[&str] = &[
     usage::COUNTS_RULE,
     "SELECT 'the state of ' || quote(owner_id) || ' counts ' || keys || ' keys instead of ' || found FROM (

@@ -1,7 +1,7 @@
 //! Writes the rows of a commit.
 //!
 //! A row with an id is inserted, or replaced if it exists. An update names only the columns that can change, because
-//! SQLite rewrites the index entries of every column it names, changed or not.
+//! SQLite rewrites the index entries of every column that the update names, changed or not.
 
 use mainspring_core::{
     Attempt, Line, LineId, Message, MessageId, MessageStatus, Point, Position, RetryReason, Run, SessionId,

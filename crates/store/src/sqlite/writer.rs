@@ -235,7 +235,7 @@ impl PendingAnswer {
         }
         match self {
             Self::Commit(answer, result) => send(answer, result, failure),
-            // A lease is not part of the transaction and stays valid if that fails.
+            // A lease is not part of the transaction and stays valid if the transaction fails.
             Self::Lease(answer, result) => send(answer, result, None),
             Self::Flag(answer, result) => send(answer, result, failure),
             Self::State(answer, result) => send(answer, result, failure),

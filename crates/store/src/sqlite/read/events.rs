@@ -154,7 +154,7 @@ struct OwnerPage<'a> {
 }
 
 impl OwnerPage<'_> {
-    /// Reads the events after `begin` up to `until`. Returns the cursor of the last event if that fills the page.
+    /// Reads the events after `begin` up to `until`. Returns the cursor of the last one if the page is full.
     fn read(&mut self, begin: u64, until: u64) -> Result<Option<Cursor>, StoreError> {
         let sql = select_events!(
             "e.event_seq > ?1 AND e.event_seq <= ?2 \
@@ -431,7 +431,7 @@ impl<'a> EventReader<'a> {
     }
 }
 
-/// Reads the message in the columns after those of its event, of which all but the checksum were read.
+/// Reads the message in the columns after those of its event. Only the event's checksum was not read yet.
 fn joined_message(columns: &mut Columns<'_>) -> Result<Option<Arc<Message>>, StoreError> {
     columns.skip(1);
     let read = match columns.is_null(0) {

@@ -1,5 +1,5 @@
-//! Checks the query plans of all lists of the API: a list reads the rows of its page by an index, in their order. The cost of
-//! a page must not grow with the size of the store.
+//! Checks the query plans of most lists of the API: a list reads the rows of its page by an index, in their
+//! order. The cost of a page must not grow with the size of the store.
 //!
 //! Reads record their SQL while a test runs them, so that the plans are those of the statements in use.
 

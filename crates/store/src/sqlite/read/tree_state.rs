@@ -1,9 +1,9 @@
 //! Reads the state of a session on all branches, for an export.
 //!
-//! On the lines that it has inherited, a fork sees two kinds of entries, if they were written before the fork was
-//! created: those of the session that opened the line, and those that the session of the child line wrote there as a
-//! guest. The entries of a guest apply to all descendants of the line, so they get the order at which the child line
-//! was opened.
+//! On an inherited line, a fork sees two kinds of entries, if they were written before the fork was created:
+//! entries of the session that opened the line, and entries that the session of the child line wrote there as
+//! a guest. The entries of a guest apply to all descendants of the line, so they get the order at which the
+//! child line was opened.
 
 use mainspring_core::{LineId, Rows, SessionId};
 use mainspring_kernel::store::{StoreError, TreeState};

@@ -17,16 +17,16 @@ struct Table {
     columns: &'static str,
     /// The groups of columns, each with its own checksum.
     parts: &'static [&'static Layout],
-    /// The condition that the row `m` has not changed since it was backed up as `b`. If the values that it compares are
-    /// damaged, it is false, and the row is not restored.
+    /// The condition that the row `m` has not changed since it was backed up as `b`. If the compared values
+    /// are damaged, the condition is false, and the row is not restored.
     unchanged: &'static str,
 }
 
-/// The session has had no event since the backup.
+/// The session's version and time of change are those of the backup, or the session has had no event since.
 const SAME_SESSION: &str = "(m.version = b.version AND m.updated_at_ms = b.updated_at_ms) OR
   (SELECT max(event_seq) FROM main.events AS e WHERE e.session_id = b.session_id)
     IS (SELECT max(event_seq) FROM backup.events AS e WHERE e.session_id = b.session_id)";
-/// The run has had no event since the backup.
+/// The run's time of change is that of the backup, or the run has had no event since.
 const SAME_RUN: &str = "(m.session_id = b.session_id AND m.updated_at_ms = b.updated_at_ms) OR
   (SELECT max(event_seq) FROM main.events AS e WHERE e.session_id = b.session_id AND e.run_id = b.run_id)
     IS (SELECT max(event_seq) FROM backup.events AS e WHERE e.session_id = b.session_id AND e.run_id = b.run_id)";

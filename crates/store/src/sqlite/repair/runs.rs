@@ -1,7 +1,7 @@
 //! Rebuilds the outcome of a damaged run by applying its events again.
 //!
-//! Only a run that has ended is rebuilt, and only if its request and all of its events are intact: the state of a run that
-//! waits is in no event.
+//! Only a run that has ended is rebuilt, and only if its request and all events that change it are intact:
+//! the state of a run that waits is in no event.
 
 use mainspring_core::{Body, Point, Run, RunId};
 use mainspring_kernel::store::StoreError;
