@@ -15,7 +15,7 @@
 //! | `mute` | a resumed session is reported without settings |
 //! | `bill` | the cost so far is reported on resume |
 //! | `strict`, `locks` | an open session cannot be opened again: by this process, by another one |
-//! | `forgets` | the prompt of a turn is stored only when the turn ends |
+//! | `forgets` | the prompt of a turn is stored only if and when the turn ends with `end_turn` |
 //! | `v2`, `v2-only` | it answers with another version of the protocol, or refuses version 1 |
 //! | `quits` | it prints a reason and exits |
 //! | `silent` | it never answers `session/new`, and creates the file `silent` when it gets one |
@@ -47,7 +47,7 @@ struct Agent {
     servers: Value,
     /// The last created terminal.
     terminal: String,
-    /// The beginning of the kinds of options that its permission requests have.
+    /// A permission request offers only the options whose kind begins with this.
     offers: &'static str,
     /// The responses to requests that it did not wait for.
     late_responses: Vec<String>,

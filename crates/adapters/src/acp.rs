@@ -49,7 +49,7 @@ pub struct AcpOptions {
     pub act_mode: Option<String>,
     /// The agent's mode for runs that may only answer.
     pub ask_mode: Option<String>,
-    /// The MCP servers of its sessions by name, or the reason why one cannot be used.
+    /// The MCP servers of the agent's sessions by name; for a server that cannot be used, the reason.
     pub mcp: Vec<(String, Result<McpServer, String>)>,
     /// The rules of the server and of owners: agents are offered the client features that these or the adapter's own rules
     /// can allow.

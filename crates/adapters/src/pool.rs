@@ -142,8 +142,9 @@ impl<W: PooledWorker> Pool<W> {
         Self(Arc::new(PoolInner { state: Mutex::new(state), changed: Notify::new(), options, clock, tasks }))
     }
 
-    /// Leases a worker with this key: the one that served `native` last, else another idle one, else a new one. A pinned
-    /// pool prefers a new worker to another idle one. Waits while the pool is full. Returns `None` once it is closed.
+    /// Leases a worker with this key: the idle one that served `native` last, else one that has `native` in
+    /// memory, else another idle one, else a new one. A pinned pool prefers a new worker to the idle one of
+    /// another session. Waits while the pool is full. Returns `None` once it is closed.
     pub(crate) async fn acquire<E>(
         &self,
         key: &WorkerKey,

@@ -51,8 +51,8 @@ pub const MARK_VARIABLE: &str = "GUARDED_BY_MAINSPRING";
 /// How long a guard may take, beyond the agent's grace period, to end its process tree.
 const KILL_TIMEOUT_MS: u64 = 5_000;
 /// The timeout of three waits: for the output to end once the process has ended, for the process to end once its output
-/// has ended, and for the output to end once the agent has closed its input. Only a process that outlived its guard can
-/// keep the output open for longer after the process has ended.
+/// has ended, and for the output to end once the agent has closed its input. After the end of the process,
+/// only a descendant that outlived the guard can keep the output open for longer.
 pub(crate) const OUTPUT_DRAIN_TIMEOUT_MS: u64 = 500;
 /// The interval at which a signal is repeated until the guard has ended.
 const RESEND_INTERVAL_MS: u64 = 50;

@@ -320,7 +320,7 @@ fn equivalent_model(setting: Setting, offer: &SettingOffer, value: &str) -> Opti
     }
 }
 
-/// Initialises the connection. Returns the agent's response and whether it can fork sessions.
+/// Initialises the connection. Returns the agent's response and whether the agent can fork sessions.
 async fn initialize(
     connection: &Connection,
     features: ClientFeatures,

@@ -64,7 +64,7 @@ impl<D: Dialect> Driver<D> {
             cwd: cwd.clone(),
             arguments: self.dialect.arguments(permissions),
             sandbox: sandbox.profile,
-            // A reach that allows at least as much as the adapter's own restricts nothing.
+            // Leaves out a reach that allows all that the adapter's own reach allows: it restricts nothing.
             reach: assignment.run.options.sandbox_reach.clone().filter(|outer| {
                 let own = self.options.sandbox.reach();
                 own.clone().within(outer) != own

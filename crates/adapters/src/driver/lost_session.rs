@@ -63,7 +63,8 @@ pub(crate) fn is_session_lost(existed: bool, stage: Stage, cause: Cause) -> bool
         (Cause::Reported(ModelError::Unauthenticated), _) => false,
         // A wrong setting is the caller's error.
         (_, Stage::Configure) => false,
-        // The process may have ended for another reason. The next attempt has a new process, which decides.
+        // A reused process may have ended for another reason. The next attempt has a new process: if
+        // that process ends too, the session is lost.
         (Cause::Disconnected, Stage::Resume { is_new_process }) => is_new_process,
         // Resuming a session calls no model, so the error is about the session.
         (_, Stage::Resume { .. }) => true,

@@ -99,7 +99,8 @@ impl<D: Dialect> Driver<D> {
         Ok((native, SessionStart::Opened(preface)))
     }
 
-    /// Forks the native session of `origin`. Returns `None` if a turn runs in it or the agent no longer knows it.
+    /// Forks the native session of `origin`. Returns `None` if a turn runs in the session, if the attempt has
+    /// another origin by now, or if the agent no longer knows the session.
     async fn fork_session(
         &self,
         attempt: &AttemptHandle,

@@ -78,7 +78,7 @@ impl<'a> ToolCalls<'a> {
         self.asked.extend(self.round.iter().map(|call| call.id.clone()));
     }
 
-    /// Reports whether a call has not ended.
+    /// Reports whether any call of the round is still open.
     fn is_round_open(&self) -> bool {
         !self.round.is_empty()
     }

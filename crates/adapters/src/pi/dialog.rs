@@ -73,7 +73,7 @@ impl UiRequest {
 }
 
 impl Dialog {
-    /// Reports whether the dialog asks for a permission rather than for information.
+    /// Reports whether the dialog may ask for a permission. Every `select` counts, whatever its options are.
     pub(super) fn is_permission(&self) -> bool {
         matches!(self.kind, DialogKind::Confirm | DialogKind::Select(_))
     }

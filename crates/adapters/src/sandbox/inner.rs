@@ -17,7 +17,8 @@ pub(super) fn variables(
     if starts_agent(command, "codex") {
         let config = variable("CODEX_CONFIG").and_then(|config| config.into_string().ok());
         variables.extend(codex_config(config.as_deref()).map(|config| ("CODEX_CONFIG", config)));
-        // From codex 0.160 on, even the older sandbox restricts files with bubblewrap, which needs mounts: switch it off.
+        // From codex 0.160 on, even the older sandbox restricts files with bubblewrap, which needs mounts.
+        // So the sandbox of codex is switched off.
         if variable("INITIAL_AGENT_MODE").is_none() {
             variables.push(("INITIAL_AGENT_MODE", "agent-full-access".to_owned()));
         }

@@ -130,7 +130,7 @@ impl World {
         marked.into_iter().map(command).collect()
     }
 
-    /// Waits until there are this many processes. A starting process has no environment for a moment.
+    /// Waits until there are this many processes or more. A starting process has no environment for a moment.
     pub(crate) async fn wait_for_processes(&self, processes: usize) {
         let reached = async {
             while self.processes() < processes {

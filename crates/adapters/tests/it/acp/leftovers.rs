@@ -82,8 +82,8 @@ async fn under_a_group_guard_a_cancel_recycles_the_agent_and_reports_it() {
     world.close().await;
 }
 
-/// Starts a chain of processes that each add a byte to the file `grows`, start the next one and end. With an argument
-/// it adopts the processes of the chain and starts it after a write to the pipe `go`.
+/// Starts a chain of processes that each add a byte to the file `grows`, start the next one and end. With an
+/// argument, the program adopts the chain's processes, and starts the chain after a write to the pipe `go`.
 const CHAIN: &str = r#"
 #include <fcntl.h>
 #include <signal.h>
