@@ -1,5 +1,5 @@
-//! Writes the rows of a turn by hand, with the schema and settings of the store and each transaction synced: the least
-//! time that a turn or an accepted prompt can take.
+//! Writes the rows of a turn by hand, with the schema and settings of the store and each transaction synced.
+//! The time that this takes is the least that a turn or an accepted prompt can take.
 
 use std::sync::Arc;
 use std::time::Instant;

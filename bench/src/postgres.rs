@@ -40,7 +40,8 @@ fn open(url: &str) -> Arc<PostgresStore> {
     Arc::new(PostgresStore::open(url, PostgresOptions::default()).unwrap())
 }
 
-/// Commits of 64 tasks through the store. The floor writes the same rows in the same transactions on as many connections.
+/// Commits of 64 tasks through the store. The baseline writes the same rows in the same transactions on as
+/// many connections.
 async fn commits(instance: &Instance, table: &mut Table) {
     let (ours_url, floor_url) = (instance.database("ours"), instance.database("floor"));
     let (store, builder) = (open(&ours_url), Builder::new());
