@@ -54,6 +54,8 @@ const MIGRATIONS: &[(u32, &str)] = &[
     (61, include_str!("../../migrations/0061_owner_keys.sql")),
     (62, include_str!("../../migrations/0062_session_labels.sql")),
     (63, include_str!("../../migrations/0063_checkpoints.sql")),
+    (64, include_str!("../../migrations/0064_messages_counted.sql")),
+    (65, include_str!("../../migrations/0065_one_live_attempt.sql")),
 ];
 
 /// The last migration that `migrations/new.sql` contains, and the file itself. A new database is created from the file:
@@ -66,7 +68,12 @@ pub const SCHEMA_VERSION: u32 = MIGRATIONS[MIGRATIONS.len() - 1].0;
 
 /// Migrates the database to [`SCHEMA_VERSION`] in one transaction.
 pub(super) fn migrate(connection: &mut Connection, now: Time) -> rusqlite::Result<()> {
-    if version(connection)? == SCHEMA_VERSION {
+    migrate_until(connection, SCHEMA_VERSION, now)
+}
+
+/// Migrates the database to version `last` in one transaction.
+pub(super) fn migrate_until(connection: &mut Connection, last: u32, now: Time) -> rusqlite::Result<()> {
+    if version(connection)? == last {
         return Ok(());
     }
     let transaction = connection.transaction()?;
@@ -77,13 +84,13 @@ pub(super) fn migrate(connection: &mut Connection, now: Time) -> rusqlite::Resul
     if applied == 0 {
         transaction.execute_batch(NEW.1)?;
     }
-    for (version, sql) in MIGRATIONS.iter().filter(|(version, _)| *version > applied) {
+    for (version, sql) in MIGRATIONS.iter().filter(|(version, _)| (applied + 1..=last).contains(version)) {
         if applied > 0 || *version > NEW.0 {
             transaction.execute_batch(sql)?;
         }
         transaction.execute("INSERT INTO schema_migrations VALUES (?1, ?2)", (version, now.0))?;
     }
-    transaction.pragma_update(None, "user_version", SCHEMA_VERSION)?;
+    transaction.pragma_update(None, "user_version", last)?;
     transaction.commit()
 }
 

@@ -11,6 +11,7 @@ use super::event_blocks::EventBlocks;
 use super::failure_log::FailureLog;
 use super::files::Files;
 use super::readers::{self, Readers};
+use super::usage::COUNTED_AT_ONCE;
 use super::wal::{FrameCounts, WalIndex};
 use super::writer::{LEASE_BITS, Shared, Writer};
 use super::{OpenError, SqliteOptions, SqliteStore, boot, open};
@@ -49,6 +50,8 @@ impl SqliteStore {
             seq,
             failures: FailureLog::default(),
             event_blocks: EventBlocks::default(),
+            // An earlier process may have left some.
+            uncounted_messages: COUNTED_AT_ONCE,
         };
         let thread = std::thread::Builder::new().name("store-writer".into());
         let writer = Some(thread.spawn(move || writer.run()).map_err(io)?);

@@ -42,6 +42,7 @@ use super::queue::{Background, Queue};
 use super::read::chunk_columns;
 use super::readers::{IDLE, release_memory};
 use super::search::{IndexStep, Unindexed};
+use super::usage::{self, COUNTED_AT_ONCE};
 use super::wal::{self, FrameCounts, WalIndex};
 use super::write::request_write;
 use super::write_records::key_write;
@@ -201,6 +202,8 @@ pub(super) struct Writer {
     pub(super) seq: u64,
     pub(super) failures: FailureLog,
     pub(super) event_blocks: EventBlocks,
+    /// The messages written since the last count of what owners store; some of them may be counted or not stored.
+    pub(super) uncounted_messages: usize,
 }
 
 /// An answer that is sent when its transaction has ended.
@@ -375,7 +378,7 @@ impl Writer {
             }
         }
         if !self.connection.is_autocommit() {
-            failure = self.finish(fault).err();
+            failure = self.messages_count().and_then(|()| self.finish(fault)).err();
         }
         if fault == Some(Fault::DiskFull) {
             self.set_file_growth(true);
@@ -393,6 +396,20 @@ impl Writer {
         for answer in answers {
             answer.send(failure.as_ref());
         }
+    }
+
+    /// Counts the new messages for the usage of their owners, if there are enough of them. If that fails, a later group
+    /// tries again. Fails if SQLite rolled the transaction back.
+    fn messages_count(&mut self) -> Result<(), StoreError> {
+        if self.uncounted_messages < COUNTED_AT_ONCE {
+            return Ok(());
+        }
+        match self.atomically_sql(false, usage::messages_count) {
+            Ok(()) => self.uncounted_messages = 0,
+            Err(error) if self.connection.is_autocommit() => return Err(error),
+            Err(error) => tracing::warn!(%error, "the messages that owners store cannot be counted now"),
+        }
+        Ok(())
     }
 
     /// Logs that groups of commits begin to fail, still fail, or succeed again.
@@ -435,6 +452,8 @@ impl Writer {
         // written again.
         self.event_blocks = blocks;
         self.seq = seq;
+        let is_message = |row: &&Row| matches!(row, Row::Message(..));
+        self.uncounted_messages += prepared.commit.rows.iter().filter(is_message).count();
         chunk_drops.extend(prepared.commit.rows.iter().filter_map(|row| match row {
             Row::ChunksDrop(before) => Some((fence.session, *before)),
             _ => None,

@@ -44,6 +44,31 @@ async fn a_conflict_changes_nothing() {
 }
 
 #[tokio::test]
+async fn two_attempts_of_a_run_are_never_live_at_once() {
+    for (name, subject) in every_store() {
+        let store = &*subject.store;
+        let fence = create_session(store, 1).await;
+        let running = RunState::Running { attempt: attempt_id(1) };
+        let numbered = |no: u32, status| attempt(no.into(), 1, no, status);
+        let write = async |attempts: &[Attempt]| {
+            let rows = attempts.iter().map(|attempt| Row::Attempt(Box::new(attempt.clone()))).collect();
+            commit(store, fence, rows, vec![]).await
+        };
+        commit(store, fence, vec![row_run(run(1, 1, 1, running))], vec![]).await.unwrap();
+        write(&[numbered(1, RunStatus::Running)]).await.unwrap();
+        let added = write(&[numbered(2, RunStatus::Queued)]).await;
+        assert_eq!(added, Err(StoreError::Conflict(Unique::Other)), "{name}: a second live attempt");
+        write(&[numbered(1, RunStatus::Failed), numbered(2, RunStatus::Running)]).await.unwrap();
+        let reopened = write(&[numbered(1, RunStatus::Running)]).await;
+        assert_eq!(reopened, Err(StoreError::Conflict(Unique::Other)), "{name}: an ended one is live again");
+        write(&[numbered(2, RunStatus::Starting)]).await.unwrap();
+        let stored = store.attempts(run_id(1)).await.unwrap().items;
+        let statuses: Vec<_> = stored.iter().map(|attempt| attempt.status).collect();
+        assert_eq!(statuses, [RunStatus::Failed, RunStatus::Starting], "{name}");
+    }
+}
+
+#[tokio::test]
 async fn a_fenced_commit_changes_nothing() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
