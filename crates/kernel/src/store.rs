@@ -260,8 +260,7 @@ pub trait Store: Send + Sync + 'static {
     /// Lists the attempts of a run, oldest first.
     async fn attempts(&self, run: RunId) -> Result<Rows<Attempt>, StoreError>;
 
-    /// Gets an attempt by its id alone. May scan all attempts: an index of their ids would cost every turn a page to write,
-    /// for a question that is rarely asked.
+    /// Gets an attempt by its id alone.
     async fn attempt_get(&self, attempt: AttemptId) -> Result<Option<Attempt>, StoreError>;
 
     /// Lists the grants that apply to a run of `session`, its own and the session's, oldest first.
