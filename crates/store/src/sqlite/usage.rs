@@ -37,15 +37,17 @@ macro_rules! recounted {
     };
 }
 
-/// A rule of the verification: stored counts that are not 0 equal a new count.
+/// A rule of the verification: the stored counts equal a new count.
 pub(super) const COUNTS_RULE: &str = concat!(
-    "SELECT 'the owner ' || quote(owner_id) || ' stores ' || bytes || ' bytes and ' || artifacts
-       || ' artifacts, which are counted differently'
-     FROM (SELECT owner_id, bytes, artifacts FROM owner_usage WHERE bytes <> 0 OR artifacts <> 0
-           EXCEPT ",
-    "SELECT owner_id, bytes, artifacts FROM (",
+    "WITH counted AS (SELECT owner_id, bytes, artifacts FROM owner_usage WHERE bytes <> 0 OR artifacts <> 0),
+       stored AS (SELECT * FROM (",
     recounted!(),
-    "))"
+    ") WHERE bytes <> 0 OR artifacts <> 0)
+     SELECT 'the owner ' || quote(owner_id) || ' stores ' || coalesce(stored.bytes, 0) || ' bytes and '
+       || coalesce(stored.artifacts, 0) || ' artifacts, but ' || coalesce(counted.bytes, 0) || ' and '
+       || coalesce(counted.artifacts, 0) || ' are counted'
+     FROM counted FULL JOIN stored USING (owner_id)
+     WHERE counted.bytes IS NOT stored.bytes OR counted.artifacts IS NOT stored.artifacts"
 );
 
 /// Sums the stored data of an owner: what is counted, and the messages that are not counted yet.
@@ -203,6 +205,25 @@ mod tests {
                 message_insert(&connection, 10 + id, 1, "new");
                 assert_eq!(bytes(&connection, "ada"), 21 - 4 * count, "{removed:?}");
             }
+        }
+    }
+
+    #[test]
+    fn counts_that_are_wrong_or_missing_are_found_and_counted_again() {
+        for damage in [
+            "DELETE FROM owner_usage",
+            "UPDATE owner_usage SET bytes = 0",
+            "UPDATE owner_usage SET bytes = 5",
+        ] {
+            let mut connection = Connection::open_in_memory().unwrap();
+            migrate::migrate(&mut connection, Time(1)).unwrap();
+            session_insert(&connection, 1, "ada");
+            message_insert(&connection, 1, 1, "four");
+            messages_count(&connection).unwrap();
+            execute(&connection, damage);
+            assert!(connection.prepare(COUNTS_RULE).unwrap().exists([]).unwrap(), "{damage}");
+            assert_eq!(recount(&connection).unwrap(), 1, "{damage}");
+            assert_eq!(bytes(&connection, "ada"), 4, "{damage}");
         }
     }
 
