@@ -11,14 +11,16 @@ use super::{backup, check, wal};
 const KEPT_HISTORIES: i64 = 1_000;
 
 /// Increments the number of boots and renews the token, so that a WAL or a copy from before this start is never combined
-/// with one from after it. Returns the number of boots and the last cursor ever assigned. [`merge`] must follow.
+/// with one from after it. Returns the number of boots and the last cursor ever assigned. [`merge`] must follow. The
+/// connection does not sync its commits afterwards.
 pub(super) fn boot(
     path: &Path,
     connection: &Connection,
     check_due: bool,
     now: Time,
 ) -> rusqlite::Result<(u64, u64)> {
-    connection.execute_batch("BEGIN IMMEDIATE")?;
+    // The merge syncs the WAL before it writes the file: a sync of this commit would be a second one.
+    connection.execute_batch("PRAGMA synchronous = NORMAL; BEGIN IMMEDIATE")?;
     let boot = connection.query_row(
         "INSERT INTO meta VALUES ('boot', 1) ON CONFLICT (name) DO UPDATE SET value = value + 1 RETURNING value",
         [],

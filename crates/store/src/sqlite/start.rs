@@ -45,7 +45,7 @@ impl SqliteStore {
             plan: Plan::default(),
             passes,
             durability: options.durability,
-            is_synced: true,
+            is_synced: false,
             last_epoch: boot << LEASE_BITS,
             seq,
             failures: FailureLog::default(),
