@@ -53,7 +53,8 @@ export class Conversation {
     if (message.kind === 'state') {
       this.connection.value = message;
       if (message.state === 'refused') this.load();
-      if (message.state === 'open' && !message.resumed) this.load();
+      // A stream that is resumed began with other tabs: this one may have read nothing yet.
+      if (message.state === 'open' && !(message.resumed && this.position !== null)) this.load();
       return;
     }
     if (this.position === null) this.waiting.push(...message.frames);

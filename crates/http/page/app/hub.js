@@ -114,7 +114,8 @@ class Topic {
         throw new Error(`status ${response.status}`);
       }
       this.delay = RETRY_FIRST_MS;
-      // Without a position the stream starts now: subscribers read a snapshot again.
+      // Without a position the stream starts now: subscribers read a snapshot again. Those that have read none yet, because
+      // they came after the stream began, read one in any case.
       this.setState('open', { resumed: resume !== null });
       listen();
       await readFrames(tap(response.body, listen), frames => this.receive(frames));

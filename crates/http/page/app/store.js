@@ -122,6 +122,9 @@ function cardOf({ latestRun, card, ...session }, known) {
   return { session: { ...session, prompt: card.prompt }, run, line, usage: card.usage, isQueued };
 }
 
+// The pause after which sessions that could not be read are read again.
+const RETRY_MS = 2000;
+
 const readCards = (query, most) => pages('/v1/sessions', { view: 'cards', ...query }, most);
 
 /** Reads what the board shows: the latest sessions, and all with a run that has not ended. Called after the stream is open, so nothing falls in between. */
@@ -208,12 +211,27 @@ export const forget = waitId => {
 /** Starts following all sessions. Called once per page, after the sign-in. */
 export function follow() {
   let refused = false;
-  return subscribe(paths.ownerEvents, message => {
+  let isLoaded = false;
+  let reading; // the attempt to read the sessions that counts
+  const read = async isRepeated => {
+    const mine = (reading = {});
+    try {
+      await load();
+      isLoaded = true;
+    } catch (error) {
+      if (error.code === undefined) throw error;
+      if (error.status === 401 || reading !== mine) return;
+      if (!isRepeated) toast(error);
+      setTimeout(() => reading === mine && read(true), RETRY_MS);
+    }
+  };
+  const unsubscribe = subscribe(paths.ownerEvents, message => {
     if (message.kind === 'state') {
       connection.value = message;
       refused = message.state === 'refused';
       if (refused && message.status === 401) reportSignedOut();
-      if (message.state === 'open' && !message.resumed) load().catch(error => error.status !== 401 && toast(error));
+      // A stream that is resumed began with other tabs: this one may have read nothing yet.
+      if (message.state === 'open' && !(message.resumed && isLoaded)) read(false);
       return;
     }
     if (refused) return;
@@ -221,6 +239,10 @@ export function follow() {
       for (const frame of message.frames) receive(frame);
     });
   });
+  return () => {
+    reading = null;
+    unsubscribe();
+  };
 }
 
 function receive(frame) {

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
-import { api, client, run, settled, signedIn, textIn, until, withServer } from './kit.mjs';
+import { api, client, expectFaults, run, settled, signedIn, textIn, until, withServer } from './kit.mjs';
 
 const cardOf = (page, title) => page.locator('.card', { has: page.locator('.title', { hasText: title }) });
 
@@ -33,6 +33,19 @@ export default {
     await until(async () => await cards.count() === 2);
     assert.equal((await cards.locator('.line').allTextContents())[0], 'Two files: deep_input passes');
     assert.deepEqual((await cards.locator('.where').allTextContents()).sort(), ['fork · script', 'script']);
+  },
+  async 'sessions that could not be read are read again'({ page, faults, show }) {
+    const title = `Read later ${Date.now()}`;
+    await run('say hi', title);
+    let refused = 0;
+    await page.route('**/v1/sessions?*', async route => {
+      if (refused++ >= 2) return route.fallback();
+      return route.fulfill({ status: 503, json: { code: 'overloaded', detail: 'too many requests', retryable: true } });
+    });
+    await show('/');
+    await cardOf(page, title).waitFor();
+    assert.ok(refused > 2);
+    expectFaults(faults, /503/);
   },
   async 'an empty board shows three commands, and runs the demo'({ page: unused }) {
     await unused.close();

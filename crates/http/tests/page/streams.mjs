@@ -31,7 +31,7 @@ const TESTS = {
 };
 
 if (process.env.SERVER_PID) {
-  TESTS['a crash of the server in the middle of a stream leaves each stored byte shown once'] = async ({ page, faults, show }) => {
+  TESTS['a crash of the server in the middle of a stream leaves each stored byte shown once, also in a tab that opens later'] = async ({ page, context, faults, show }) => {
     const streaming = await run('stream 3000 every 3ms ab€', 'Crash', 0);
     await show(`/s/${streaming.sessionId}`);
     await page.waitForFunction(() => (document.querySelector('.streaming')?.textContent.length || 0) > 600);
@@ -46,6 +46,14 @@ if (process.env.SERVER_PID) {
     await page.waitForSelector('.streaming', { state: 'detached' });
     assert.equal(await shownText(page), words(finalText));
     await page.waitForSelector('.banner', { state: 'detached' });
+    // The streams of all tabs were resumed; a new tab has read nothing yet.
+    const other = await context.newPage();
+    await show(`/s/${streaming.sessionId}`, other);
+    await other.waitForSelector('.strip button:has-text("Retry")');
+    assert.equal(await shownText(other), words(finalText));
+    await show('/', other);
+    await other.locator(`.board .card[data-session="${streaming.sessionId}"]`).waitFor();
+    await other.close();
     // The browser logs the connections that were refused meanwhile.
     expectFaults(faults, /net::ERR_/);
   };
