@@ -40,10 +40,12 @@ export const elapsed = ms => (ms < 60000 ? `${Math.max(0, Math.floor(ms / 1000))
 
 export function duration(ms) {
   if (ms == null) return 'unknown';
-  if (ms < 1000) return `${Math.round(ms)} ms`;
-  if (ms < 60000) return `${(ms / 1000).toFixed(1)} s`;
-  const minutes = Math.floor(ms / 60000);
-  if (minutes < 60) return `${minutes} min ${Math.round((ms % 60000) / 1000)} s`;
+  // Rounded before it is divided into units: 59,960 ms are a minute, not 60.0 s.
+  const [millis, tenths, seconds] = [1, 100, 1000].map(unit => Math.round(ms / unit));
+  if (millis < 1000) return `${millis} ms`;
+  if (tenths < 600) return `${(tenths / 10).toFixed(1)} s`;
+  const minutes = Math.floor(seconds / 60);
+  if (minutes < 60) return `${minutes} min ${seconds % 60} s`;
   return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 

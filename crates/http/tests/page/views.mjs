@@ -83,10 +83,18 @@ export default {
     await textIn(page, '.scroller', 'edited in its place');
     await textIn(page, '.strip', 'Done');
     const { siblings } = await api('GET', `/v1/sessions/${sessionId}/messages/${id}`);
-    assert.ok(Array.isArray(siblings) ? siblings.length >= 1 : siblings, `${text} has no sibling`);
+    assert.ok(Array.isArray(siblings) ? siblings.length >= 2 : siblings, `${text} has no sibling`);
     const { items } = await api('GET', `/v1/sessions/${sessionId}/messages?limit=2`);
     const { depth } = await api('GET', `/v1/sessions/${sessionId}/messages/${items[0].messageId}`);
     assert.ok(depth > 0, 'the edited prompt became a new beginning');
+  },
+  async 'a duration is rounded before it is divided into units'({ page, show }) {
+    await show('/');
+    const texts = await page.evaluate(async () => {
+      const { duration } = await import('/app/format.js');
+      return [999.6, 59940, 59960, 119600, 3599600, 7260000].map(duration);
+    });
+    assert.deepEqual(texts, ['1.0 s', '59.9 s', '1 min 0 s', '2 min 0 s', '1 h 0 min', '2 h 1 min']);
   },
   async 'the route of a network is shown in its run, and only there'({ page, show }) {
     const { runId } = await run('say by members', 'Network');
