@@ -7,26 +7,46 @@ import { api, pages } from './api.js';
 const toolRuns = new Map();
 const MOST_RUNS = 100;
 
-/** How the tool calls of an ended run went: toolUseId -> { outcome, durationMs }. */
+/** How the tool calls of a run went: toolUseId -> { outcome, durationMs }. Kept once no later read can tell more. */
 export function toolEnds(runId) {
   if (!toolRuns.has(runId)) {
     if (toolRuns.size >= MOST_RUNS) toolRuns.delete(toolRuns.keys().next().value);
-    toolRuns.set(runId, readToolEnds(runId));
+    const reading = readTools(runId);
+    toolRuns.set(runId, reading.then(({ ends }) => ends));
+    reading.then(({ isFinal }) => isFinal || toolRuns.delete(runId));
   }
   return toolRuns.get(runId);
 }
 
-/** The same of a run that still works, as far as it has come. */
-export async function readToolEnds(runId) {
+/** The same, as far as the run has come. */
+export const readToolEnds = async runId => (await readTools(runId)).ends;
+
+const STATUS = /^run\.(?:(succeeded|failed|cancelled|timed_out|orphaned)|queued|starting|running)$/;
+
+async function readTools(runId) {
   const ends = new Map();
+  let isFinal = false;
   try {
-    for (const event of await runEvents(runId)) noteTool(ends, event);
-  } catch { /* pruned events: the outcome is that of the message, the duration unknown */ }
-  return ends;
+    const { items, next } = await pagesOfEvents(runId);
+    for (const event of items) {
+      noteTool(ends, event);
+      // A run that has ended may be retried.
+      const status = STATUS.exec(event.type);
+      if (status) isFinal = Boolean(status[1]);
+    }
+    // Of a longer run the later events are never read.
+    isFinal ||= Boolean(next);
+  } catch (error) {
+    // Pruned events: the outcome is that of the message, the duration unknown.
+    isFinal = error.status === 410;
+  }
+  return { ends, isFinal };
 }
 
+const pagesOfEvents = runId => pages(`/v1/runs/${runId}/events`, {}, 2000, 'after');
+
 /** The events of a run, from its beginning. */
-export const runEvents = async runId => (await pages(`/v1/runs/${runId}/events`, {}, 2000, 'after')).items;
+export const runEvents = async runId => (await pagesOfEvents(runId)).items;
 
 export function noteTool(ends, { type, payload, timestampMs }) {
   const id = payload?.toolUseId;

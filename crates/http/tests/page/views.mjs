@@ -1,7 +1,7 @@
 // Usage, runs, long sessions, networks.
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
-import { MAINSPRING, PAGE_URL, api, run, settled, textIn } from './kit.mjs';
+import { MAINSPRING, PAGE_URL, api, run, settled, textIn, until } from './kit.mjs';
 
 /** A session of `turns` prompts, each answered by `answers` messages, which another program has appended. */
 async function longSession(title, turns, answers) {
@@ -95,6 +95,22 @@ export default {
       return [999.6, 59940, 59960, 119600, 3599600, 7260000].map(duration);
     });
     assert.deepEqual(texts, ['1.0 s', '59.9 s', '1 min 0 s', '2 min 0 s', '1 h 0 min', '2 h 1 min']);
+  },
+  async 'the ends of tool calls of a working run are read again after its end'({ page, show }) {
+    const { runId } = await run('tool add {"a":1,"b":2}; ask Go on?; tool add {"a":3,"b":4}; say done', 'Tools', 5);
+    await show('/');
+    await settled(page);
+    const count = () => page.evaluate(async id => (await (await import('/app/derived.js')).toolEnds(id)).size, runId);
+    assert.equal(await count(), 1);
+    const { wait } = await api('GET', `/v1/runs/${runId}`);
+    await api('POST', `/v1/runs/${runId}/answer`, { waitId: wait.waitId, answer: { kind: 'input', input: 'yes' } }, { Prefer: 'wait=10' });
+    await until(async () => (await api('GET', `/v1/runs/${runId}`)).status === 'succeeded');
+    assert.equal(await count(), 2);
+    // Now they are kept.
+    const events = [];
+    page.on('request', request => request.url().includes(`/v1/runs/${runId}/events`) && events.push(request.url()));
+    assert.equal(await count(), 2);
+    assert.deepEqual(events, []);
   },
   async 'the route of a network is shown in its run, and only there'({ page, show }) {
     const { runId } = await run('say by members', 'Network');
