@@ -73,9 +73,10 @@ export default {
     assert.ok(shown);
     await settled(page);
     // The oldest prompt that is drawn, whether or not the message before it is.
-    const prompt = page.locator('.message.user').first();
+    const id = await page.locator('.message.user').first().getAttribute('id');
+    // Other prompts are drawn while the list moves.
+    const prompt = page.locator(`[id="${id}"]`);
     const text = await prompt.locator('.said').textContent();
-    const id = await prompt.getAttribute('id');
     await prompt.hover();
     await prompt.locator('[aria-label="Edit and send again"]').click();
     await page.fill('.edit textarea', 'say edited in its place');
