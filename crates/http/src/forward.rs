@@ -5,8 +5,9 @@
 //! ```
 //!
 //! The request keeps its credential, which the active server checks as if it had received the request itself. The standby
-//! only refuses requests that a browser sends for another site: this check depends on the address that the browser used. A
-//! forwarded request proves that a server of the cluster has forwarded it (`peers.rs`).
+//! refuses requests that a browser sends for another site, and describes the visit of the browser (`visit.rs`): both depend
+//! on the address that the browser used. A forwarded request proves that a server of the cluster has forwarded it
+//! (`peers.rs`).
 //!
 //! A request that is not answered is never repeated here: whether it was carried out is unknown. When another server
 //! becomes the active one, requests that still wait for the previous one fail, so that clients send them again.
@@ -26,12 +27,12 @@ use tokio::sync::watch;
 
 use crate::body::Json;
 use crate::peers::{PeerKey, not_a_peer};
-use crate::{HttpLimits, Problem, guard, health};
+use crate::{HttpLimits, Problem, guard, health, visit};
 
 /// Marks a forwarded request, so that two servers never send a request back and forth.
 const FORWARDED: HeaderName = HeaderName::from_static("mainspring-forwarded");
-/// Headers that belong to one connection, that the HTTP client sets itself, or that this server has checked
-/// (`Origin`).
+/// Headers that belong to one connection, or that the HTTP client sets itself. `Host` and `Origin` depend on the connection of
+/// the browser: the visit replaces them.
 const NOT_FORWARDED: [HeaderName; 9] = [
     header::CONNECTION,
     header::HOST,
@@ -74,6 +75,11 @@ impl Default for ForwardOptions {
 }
 
 impl ForwardOptions {
+    /// How this server is reached.
+    pub(super) fn site(&self) -> guard::Site<'_> {
+        guard::Site { hosts: &self.hosts, is_tls: self.is_tls }
+    }
+
     /// How long an unused connection is kept: shorter than the other server keeps it. If that server closes a connection
     /// while a request is being sent on it, it is unknown whether the request was carried out.
     fn idle_timeout(&self) -> Duration {
@@ -122,19 +128,17 @@ pub(super) fn client(options: &ForwardOptions) -> Result<reqwest::Client, String
 }
 
 async fn answer(State(forward): State<Forward>, request: Request) -> Response {
-    let ForwardOptions { hosts, origins, is_tls, .. } = &forward.0.options;
-    let site = guard::Site { hosts, is_tls: *is_tls };
+    let options = &forward.0.options;
     let answer =
         |request| async { pass_on(&forward.0, request).await.unwrap_or_else(Problem::into_response) };
-    guard::checked(site, origins, request, answer).await
+    guard::checked(options.site(), &options.origins, request, answer).await
 }
 
 async fn pass_on(forward: &Shared, request: Request) -> Result<Response, Problem> {
     if request.uri().path() == "/health" {
         return Ok(Json(health::alive()).into_response());
     }
-    let key = forward.options.key.as_ref();
-    let is_forwarded = hops(request.headers(), key)? > 0;
+    let is_forwarded = hops(request.headers(), forward.options.key.as_ref())? > 0;
     let target = forward.active.borrow().clone().filter(|_| !is_forwarded);
     let target =
         target.ok_or_else(|| unavailable("no server of the cluster is active at the moment; try again"))?;
@@ -145,7 +149,7 @@ async fn pass_on(forward: &Shared, request: Request) -> Result<Response, Problem
     };
     let peer =
         Peer { name: "the active server", replaced: "another server of the cluster has become active" };
-    relay(&forward.client, &target, request, (1, key), peer, gone).await
+    relay(&forward.client, &target, request, (1, &forward.options), peer, gone).await
 }
 
 /// Resolves when a forwarded request must not wait for its answer any longer.
@@ -161,13 +165,13 @@ pub(super) struct Peer {
 }
 
 /// Streams a request to the server at the address `target`, and streams the answer back. `hops` counts how often the
-/// request has been forwarded, this time included; `key` signs that count. Fails when `gone` resolves before the end of
-/// the answer.
+/// request has been forwarded, this time included; the key of `options` signs that count. Fails when `gone` resolves
+/// before the end of the answer.
 pub(super) async fn relay(
     client: &reqwest::Client,
     target: &str,
     request: Request,
-    (hops, key): (u8, Option<&PeerKey>),
+    (hops, options): (u8, &ForwardOptions),
     peer: Peer,
     gone: impl Fn() -> Gone,
 ) -> Result<Response, Problem> {
@@ -176,6 +180,11 @@ pub(super) async fn relay(
     let (parts, body) = request.into_parts();
     let mut headers = forwarded(&parts.headers);
     headers.insert(FORWARDED, HeaderValue::from(u16::from(hops)));
+    let key = options.key.as_ref();
+    if hops == 1 {
+        // A server that forwards the request again passes on what the first one has found.
+        visit::describe(&mut headers, &parts.headers, options.site(), key);
+    }
     if let Some(key) = key {
         key.sign(&mut headers, &proof_of(hops));
     }

@@ -244,12 +244,10 @@ impl Shared {
     /// Forwards a request. A browser's request is checked here, since the check depends on the address that the
     /// browser used.
     async fn send(&self, request: Request, target: Target, hops: u8) -> Response {
-        let ForwardOptions { hosts, origins, is_tls, .. } = &self.options;
-        let site = guard::Site { hosts, is_tls: *is_tls };
         let answer = |request| async move {
             self.pass_on(request, target, hops).await.unwrap_or_else(Problem::into_response)
         };
-        guard::checked(site, origins, request, answer).await
+        guard::checked(self.options.site(), &self.options.origins, request, answer).await
     }
 
     async fn pass_on(&self, request: Request, target: Target, hops: u8) -> Result<Response, Problem> {
@@ -282,7 +280,7 @@ impl Shared {
             }) as Gone
         };
         let peer = if leads { LEADER } else { HOME };
-        let hops = (hops + 1, self.options.key.as_ref());
+        let hops = (hops + 1, &self.options);
         forward::relay(&self.client, &address, request, hops, peer, gone).await
     }
 }

@@ -72,6 +72,7 @@ mod tls;
 mod tools;
 mod tree;
 mod usage;
+mod visit;
 mod waits;
 mod watch;
 mod webhooks;
@@ -270,6 +271,7 @@ impl Http {
             tickets: Arc::default(),
             listeners: None,
             cluster: None,
+            peer_key: None,
             webhooks: None,
             document: Arc::default(),
             metrics: Arc::new(metrics::Metrics::new(kernel.clone(), streams.clone(), connections.clone())),
@@ -340,6 +342,13 @@ impl Http {
     /// Sets the function that reads the servers of the cluster.
     pub fn with_cluster(mut self, cluster: ClusterReader) -> Self {
         Arc::make_mut(&mut self.0).cluster = Some(cluster);
+        self
+    }
+
+    /// Sets the key with which other servers of the cluster sign what they forward: a browser may be connected to any of
+    /// them.
+    pub fn with_peer_key(mut self, key: Option<PeerKey>) -> Self {
+        Arc::make_mut(&mut self.0).peer_key = key;
         self
     }
 

@@ -46,7 +46,7 @@ impl PeerKey {
         Self(key)
     }
 
-    fn proof(&self, of: &str) -> blake3::Hash {
+    pub(super) fn proof(&self, of: &str) -> blake3::Hash {
         blake3::keyed_hash(&self.0, of.as_bytes())
     }
 
@@ -60,10 +60,13 @@ impl PeerKey {
     /// True if a server of the cluster sends the request for the purpose `of`.
     pub(super) fn is_signed(&self, headers: &HeaderMap, of: &str) -> bool {
         let proof = headers.get(PROOF).and_then(|value| value.to_str().ok());
+        proof.is_some_and(|proof| self.is_proof(proof, of))
+    }
+
+    /// True if `proof` was made with this key for the purpose `of`.
+    pub(super) fn is_proof(&self, proof: &str, of: &str) -> bool {
         // Hashes are compared in constant time.
-        proof
-            .and_then(|proof| blake3::Hash::from_hex(proof).ok())
-            .is_some_and(|proof| proof == self.proof(of))
+        blake3::Hash::from_hex(proof).is_ok_and(|proof| proof == self.proof(of))
     }
 }
 

@@ -13,6 +13,7 @@ use crate::endpoint::Operations;
 use crate::limits::HttpLimits;
 use crate::listeners::ListenerRequests;
 use crate::oidc::Oidc;
+use crate::peers::PeerKey;
 use crate::webhooks::WebhookSender;
 use crate::{document, mcp, metrics, sign_in, streams, threads};
 
@@ -41,6 +42,8 @@ pub struct Shared {
     pub(crate) listeners: Option<ListenerRequests>,
     /// Reads the servers of the cluster; `None` if this server is not one of several.
     pub(crate) cluster: Option<ClusterReader>,
+    /// The key that the servers of the cluster share.
+    pub(crate) peer_key: Option<PeerKey>,
     /// Sends test events and dead letters; `None` if this server delivers no webhooks.
     pub(crate) webhooks: Option<WebhookSender>,
     pub(crate) mcp: Arc<mcp::Service>,

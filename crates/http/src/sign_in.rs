@@ -8,6 +8,9 @@
 //! and SameSite=Strict, and the page keeps the other half in its own storage and sends it as a header. Neither half
 //! alone reveals anything about the key. The server stores nothing but the key's hash: the sign-in survives a restart, and it
 //! ends, with its open streams, when the key expires or is revoked.
+//!
+//! The browser may be connected to another server of a cluster, which forwards its requests: cookie and Origin belong to
+//! the address that the browser used (`visit.rs`).
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -25,6 +28,7 @@ use parking_lot::Mutex;
 use crate::access::Authenticated;
 use crate::audit::{About, RequestCaller};
 use crate::body::{Json, JsonObject};
+use crate::visit::{PageOrigin, Visit};
 use crate::{Http, Problem};
 
 /// The paths at which a browser signs in, without any other credential.
@@ -122,9 +126,9 @@ pub(super) async fn ticket_redeem(
     JsonObject(body): JsonObject<TicketRedemption>,
 ) -> Result<Response, Problem> {
     let refused = |detail: &str| Problem::new(StatusCode::UNAUTHORIZED, "authentication", detail);
-    if !is_same_origin(&http, &headers) {
+    let Some(Visit { host, origin: PageOrigin::Own(origin) }) = visit(&http, &headers) else {
         return Err(refused("a ticket is redeemed by the page of this server, with its Origin"));
-    }
+    };
     let caller = http.tickets.take(&body.ticket, http.kernel.elapsed());
     let caller = caller.ok_or_else(|| {
         refused("this ticket was used, has expired or never existed: make another one, or sign in with a key")
@@ -152,10 +156,10 @@ pub(super) async fn ticket_redeem(
     let secret = http.kernel.secret();
     let digits = key.reveal().trim_start_matches(Secret::PREFIX);
     let cookie = combine(digits, &secret).ok_or_else(|| Problem::invalid("the key cannot be split"))?;
-    let secure = if origin(&headers).starts_with("https://") { "; Secure" } else { "" };
+    let secure = if origin.starts_with("https://") { "; Secure" } else { "" };
     let cookie = format!(
         "{}={cookie}; Path=/v1; HttpOnly; SameSite=Strict; Max-Age={}{secure}",
-        cookie_name(&headers),
+        cookie_name(host),
         end.since(now) / 1000
     );
     let cookie = HeaderValue::try_from(cookie).map_err(|_| Problem::invalid("the Host is not a host"))?;
@@ -165,8 +169,9 @@ pub(super) async fn ticket_redeem(
 /// Returns the key of a request that the page sent: its cookie and its header combined. A request that may change
 /// something must carry the Origin of this server. Refuses a request that the browser sends for another site.
 pub(super) fn page_key(http: &Http, method: &Method, headers: &HeaderMap) -> Result<Option<String>, Problem> {
-    let halves = text(headers, HeaderName::from_static(PAGE_HEADER)).zip(page_cookie(headers));
-    let Some((secret, cookie)) = halves else { return Ok(None) };
+    let Some(secret) = text(headers, HeaderName::from_static(PAGE_HEADER)) else { return Ok(None) };
+    let Some(visit) = visit(http, headers) else { return Ok(None) };
+    let Some(cookie) = page_cookie(headers, visit.host) else { return Ok(None) };
     let site = text(headers, HeaderName::from_static(SITE_HEADER)).unwrap_or("none");
     if !["same-origin", "none"].contains(&site) {
         let detail =
@@ -174,16 +179,18 @@ pub(super) fn page_key(http: &Http, method: &Method, headers: &HeaderMap) -> Res
         return Err(Problem::new(StatusCode::FORBIDDEN, "forbidden_origin", detail));
     }
     let is_read = method == Method::GET || method == Method::HEAD;
-    let has_origin = headers.contains_key(header::ORIGIN);
-    if !is_same_origin(http, headers) && (has_origin || !is_read) {
-        return Ok(None);
-    }
-    Ok(combine(cookie, secret).map(|digits| format!("{}{digits}", Secret::PREFIX)))
+    Ok(match visit.origin {
+        PageOrigin::Foreign => None,
+        PageOrigin::None if !is_read => None,
+        PageOrigin::None | PageOrigin::Own(_) => {
+            combine(cookie, secret).map(|digits| format!("{}{digits}", Secret::PREFIX))
+        }
+    })
 }
 
-/// Returns the cookie's half of the key.
-fn page_cookie(headers: &HeaderMap) -> Option<&str> {
-    let name = cookie_name(headers);
+/// Returns the cookie's half of the key. `host` is the one that the browser used.
+fn page_cookie<'a>(headers: &'a HeaderMap, host: &str) -> Option<&'a str> {
+    let name = cookie_name(host);
     let cookies = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
     let mut pairs = cookies.flat_map(|value| value.split(';')).filter_map(|pair| pair.trim().split_once('='));
     pairs.find(|(known, _)| *known == name).map(|(_, cookie)| cookie)
@@ -193,23 +200,21 @@ fn text(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
     headers.get(name).and_then(|value| value.to_str().ok())
 }
 
-fn origin(headers: &HeaderMap) -> &str {
-    text(headers, header::ORIGIN).unwrap_or_default()
+fn visit<'a>(http: &Http, headers: &'a HeaderMap) -> Option<Visit<'a>> {
+    Visit::read(headers, http.site(), http.peer_key.as_ref())
 }
 
-/// Returns the Origin of a request if it is this server's.
+/// Returns the Origin of a request if it is that of the server which the browser is connected to: the scheme, and exactly
+/// the host that the browser used.
 pub(super) fn own_origin<'a>(http: &Http, headers: &'a HeaderMap) -> Option<&'a str> {
-    is_same_origin(http, headers).then(|| origin(headers))
-}
-
-/// True when the Origin is this server's: the scheme, and exactly the host that the request was sent to.
-fn is_same_origin(http: &Http, headers: &HeaderMap) -> bool {
-    text(headers, header::HOST).is_some_and(|host| http.site().is_own_origin(origin(headers), host))
+    match visit(http, headers)?.origin {
+        PageOrigin::Own(origin) => Some(origin),
+        PageOrigin::None | PageOrigin::Foreign => None,
+    }
 }
 
 /// Names the cookie after the port: servers on other ports of the same host receive it too, and must not replace it.
-fn cookie_name(headers: &HeaderMap) -> String {
-    let host = text(headers, header::HOST).unwrap_or_default();
+fn cookie_name(host: &str) -> String {
     let port = host.rsplit_once(':').map(|(_, port)| port);
     let port = port.filter(|port| !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()));
     format!("mainspring-page-{}", port.unwrap_or("default"))

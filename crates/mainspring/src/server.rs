@@ -146,6 +146,7 @@ impl Server {
         let is_tls = tls.is_some();
         let mut http = http.with_tls(is_tls).with_oidc(oidc);
         if let Some(member) = node.member().cloned() {
+            http = http.with_peer_key(forwarding::options(config, is_tls)?.key);
             http = http.with_cluster(Arc::new(move || {
                 let member = Arc::clone(&member);
                 Box::pin(async move { member.status().await })

@@ -16,6 +16,7 @@ mod delegations;
 mod docs;
 mod errors;
 mod feedback;
+mod forward;
 mod goal_types;
 mod ids;
 mod issuer;

@@ -29,10 +29,7 @@ impl Server {
 
     /// Builds a request without credentials.
     pub(crate) fn anonymous(&self, method: Method, path: &str) -> RequestBuilder {
-        let (mut request, router) = (Request::new(Body::empty()), self.node.router());
-        *request.method_mut() = method;
-        *request.uri_mut() = path.parse().unwrap();
-        RequestBuilder { router, request }
+        RequestBuilder::new(self.node.router(), method, path)
     }
 
     pub(crate) async fn get(&self, path: &str) -> (StatusCode, Value) {
@@ -87,6 +84,14 @@ pub(crate) struct RequestBuilder {
 }
 
 impl RequestBuilder {
+    /// Begins a request to a router.
+    pub(crate) fn new(router: Router, method: Method, path: &str) -> Self {
+        let mut request = Request::new(Body::empty());
+        *request.method_mut() = method;
+        *request.uri_mut() = path.parse().unwrap();
+        Self { router, request }
+    }
+
     pub(crate) fn header<N, V>(mut self, name: N, value: V) -> Self
     where
         N: TryInto<HeaderName, Error: std::fmt::Debug>,
