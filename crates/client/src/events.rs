@@ -19,7 +19,7 @@ pub struct Events {
     position: Option<Position>,
     /// A reset of a run's stream that was received and not returned yet.
     reset: Option<Box<Snapshot>>,
-    /// The last event of a run's stream was damaged: it may have ended the run.
+    /// The run of a run's stream may have ended: the last event was damaged, or the connection has ended.
     may_have_ended: bool,
     ended: bool,
 }
@@ -110,11 +110,11 @@ impl Events {
     /// retryable was returned. Cancel-safe.
     pub async fn next(&mut self) -> Option<Result<Item, Error>> {
         while !self.ended {
-            if let Some(run) = self.run.filter(|_| std::mem::take(&mut self.may_have_ended))
-                && self.has_ended(run).await
-            {
-                self.ended = true;
-                return None;
+            if let Some(run) = self.run.filter(|_| self.may_have_ended) {
+                self.ended = self.has_ended(run).await;
+                // Reset after the await: a caller may drop the future.
+                self.may_have_ended = false;
+                continue;
             }
             if let (Some(run), true) = (self.run, self.reset.is_some()) {
                 // The event that ended the run may have been pruned.
@@ -123,7 +123,12 @@ impl Events {
                 return self.reset.take().map(|snapshot| Ok(Item::Reset(snapshot)));
             }
             let item = match self.frames.next(self.position).await {
-                Ok(frame) => self.read_frame(frame),
+                Ok(Some(frame)) => self.read_frame(frame),
+                Ok(None) => {
+                    // The server ends the stream of a run with the run, also one that resumes after the end.
+                    self.may_have_ended = true;
+                    continue;
+                }
                 // The server may come back: the caller can try again.
                 Err(error) if error.is_retryable() => return Some(Err(error)),
                 Err(error) => Err(error),
@@ -136,10 +141,11 @@ impl Events {
         None
     }
 
-    /// True if the run has ended and none of its events follows: the damaged event may have been the one that ended it.
+    /// True if the run has ended and none of its events follows.
     async fn has_ended(&mut self, run: RunId) -> bool {
         let client = &self.frames.client;
-        let query = EventsQuery::after(self.position.unwrap_or(Position::START), Some(1));
+        let after = EventsQuery::after(self.position.unwrap_or(Position::START), Some(1));
+        let query = EventsQuery { history: self.frames.query.history.clone(), ..after };
         let later = Box::pin(client.run_events_page(run, &query)).await;
         later.is_ok_and(|page| page.items.is_empty())
             && match Box::pin(client.run_get(run)).await {

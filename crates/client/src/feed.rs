@@ -24,7 +24,7 @@ impl Feed {
     /// Waits for the next item. Cancel-safe.
     pub async fn next(&mut self) -> Result<FeedItem, Error> {
         loop {
-            let frame = self.0.next(None).await?;
+            let Some(frame) = self.0.next(None).await? else { continue };
             let (Some(kind), Some(data)) = (frame.event, frame.data) else { continue };
             let item = match kind.as_str() {
                 FeedSnapshot::KIND => FeedSnapshot::from_json(&data).map(FeedItem::Snapshot),

@@ -42,21 +42,21 @@ impl Frames {
         }
     }
 
-    /// Waits for the next frame; a new connection starts after `after`. Cancel-safe.
-    pub(crate) async fn next(&mut self, after: Option<Position>) -> Result<Sse, Error> {
+    /// Waits for the next frame; `None` if the connection has ended. The next call connects again, after `after`.
+    /// Cancel-safe.
+    pub(crate) async fn next(&mut self, after: Option<Position>) -> Result<Option<Sse>, Error> {
         loop {
             let Some(connection) = &mut self.connection else {
                 self.connect(after).await?;
                 continue;
             };
-            match connection.next().await {
-                Some(Ok(frame)) => {
-                    self.failures = 0;
-                    return Ok(frame);
-                }
-                // The connection broke, or the server is stopping.
-                Some(Err(_)) | None => self.connection = None,
+            let frame = connection.next().await.and_then(Result::ok);
+            match &frame {
+                Some(_) => self.failures = 0,
+                // The connection broke, the server is stopping, or nothing follows.
+                None => self.connection = None,
             }
+            return Ok(frame);
         }
     }
 

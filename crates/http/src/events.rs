@@ -11,7 +11,7 @@ use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::{self, Stream};
 use mainspring_api::{EventsQuery, Page, Snapshot, SubscriptionMode, Thought, header_name};
-use mainspring_core::{Body, Event, Position, RunId, RunStatus};
+use mainspring_core::{Body, Cursor, Event, Position, RunId, RunStatus};
 use mainspring_kernel::feed::{Item, Subscription};
 use mainspring_kernel::kernel::{Accepted, Caller};
 use mainspring_kernel::{Error, Kernel};
@@ -86,7 +86,21 @@ pub(super) async fn run_events(
     }
     let items = http.kernel.run_observe(&caller, run, after).await?;
     let items = in_history(&http, items, after, &query);
+    // A client that resumes may have read the event that ended the run: no later item would end the stream.
+    if after.is_some() && !items.is_restarting() && is_over(&http.kernel, &caller, run, cursor).await {
+        return Ok(sse_response(&http.kernel, stream::empty()));
+    }
     stream_response(&http, caller, items, Some(run))
+}
+
+/// True if a run has ended and none of its events follows `cursor`.
+async fn is_over(kernel: &Kernel, caller: &Caller, run: RunId, cursor: Cursor) -> bool {
+    let later = kernel.run_events(caller, run, cursor, Some(1)).await;
+    later.is_ok_and(|events| events.is_empty()) && has_ended(kernel, caller, run).await
+}
+
+async fn has_ended(kernel: &Kernel, caller: &Caller, run: RunId) -> bool {
+    kernel.run_status(caller, run).await.is_ok_and(RunStatus::is_ended)
 }
 
 /// Begins the stream with a reset if the client has read another history.
@@ -174,12 +188,11 @@ impl Reader {
         match (item, self.run) {
             // The event may be the one that ended the run.
             (Item::Event(event), Some(run)) if is_of_unknown_run(event) => {
-                let after = Box::pin(self.kernel.run_events(&self.caller, run, event.cursor, Some(1))).await;
-                after.is_ok_and(|events| events.is_empty()) && Box::pin(self.has_ended(run)).await
+                Box::pin(is_over(&self.kernel, &self.caller, run, event.cursor)).await
             }
             (Item::Event(event), Some(run)) => event.run == Some(run) && event.body.ends_run(),
             // The event that ended the run may have been pruned.
-            (Item::Reset(_), Some(run)) => Box::pin(self.has_ended(run)).await,
+            (Item::Reset(_), Some(run)) => Box::pin(has_ended(&self.kernel, &self.caller, run)).await,
             _ => false,
         }
     }
@@ -208,11 +221,6 @@ impl Reader {
                 Some(frame(&thought, None, Thought::KIND))
             }
         }
-    }
-
-    async fn has_ended(&mut self, run: RunId) -> bool {
-        let run = self.kernel.run_status(&self.caller, run).await;
-        run.is_ok_and(RunStatus::is_ended)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use mainspring_client::{Client, EventsQuery, Item, Opening, OwnerEventsQuery, Prompt, SessionTarget};
 use mainspring_core::{Body, Position, Role};
@@ -274,4 +275,15 @@ async fn a_position_of_another_history_is_refused_or_reset() {
     let mut events = world.client.session_events("a", position).in_history(Some(foreign));
     assert!(matches!(events.next().await.unwrap().unwrap(), Item::Reset(_)));
     assert_eq!(events.history(), Some(&*own));
+}
+
+#[tokio::test]
+async fn the_stream_of_a_run_that_is_resumed_after_its_end_ends() {
+    let world = World::start().await;
+    let run = world.play("a", "say one").await.id;
+    let mut events = world.client.run_events(run, None);
+    while events.next().await.transpose().unwrap().is_some() {}
+    let mut resumed = world.client.run_events(run, events.position());
+    let next = tokio::time::timeout(Duration::from_secs(30), resumed.next()).await;
+    assert!(next.expect("the stream does not end").is_none());
 }

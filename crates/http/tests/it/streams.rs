@@ -340,3 +340,33 @@ async fn an_idle_stream_sends_comments() {
         assert_eq!(next.await.unwrap().unwrap(), ":\n\n");
     }
 }
+
+#[tokio::test]
+async fn the_stream_of_an_ended_run_ends_wherever_it_is_resumed() {
+    let server = Server::start().await;
+    let run = server.play("a", "say hi").await;
+    let path = format!("/v1/runs/{}/events", run["runId"].as_str().unwrap());
+    let read = async |path: &str, last: Option<&str>| {
+        let (mut stream, mut frames) = (server.stream(path, last).await, vec![]);
+        while let Some(frame) = stream.next().await {
+            frames.push(frame);
+        }
+        frames.into_iter().map(|frame| (frame.event, frame.id.unwrap())).collect::<Vec<_>>()
+    };
+    let read = async |path: &str, last: Option<&str>| {
+        tokio::time::timeout(Duration::from_secs(30), read(path, last))
+            .await
+            .expect("the stream does not end")
+    };
+    let whole = read(&path, None).await;
+    for (index, (_, id)) in whole.iter().enumerate() {
+        assert_eq!(read(&path, Some(id)).await, whole[index + 1..], "after {id}");
+    }
+    // Events of a later run are none of this one.
+    server.play("a", "say more").await;
+    let last = &whole.last().unwrap().1;
+    assert_eq!(read(&path, Some(last)).await, []);
+    // A position of another history begins with a reset nevertheless.
+    let foreign = read(&format!("{path}?history=other"), Some(last)).await;
+    assert_eq!(foreign.iter().map(|(event, _)| event.as_str()).collect::<Vec<_>>(), ["reset"]);
+}

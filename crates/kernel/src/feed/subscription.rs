@@ -182,6 +182,11 @@ impl Subscription {
         self.restart(now)
     }
 
+    /// True if the next item is a reset.
+    pub fn is_restarting(&self) -> bool {
+        self.restarts
+    }
+
     /// Sets the reader, and whether it is not the session's owner.
     pub(crate) fn with_reader(mut self, reader: &str, needs_org_access: bool) -> Self {
         self.reader = Some(reader.to_owned());
