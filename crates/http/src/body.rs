@@ -27,6 +27,10 @@ use crate::{Http, Problem};
 /// instead of a reset connection.
 pub(super) const DRAIN_FACTOR: usize = 8;
 
+/// The largest body of this request, if it is smaller than that of other requests.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct BodyLimit(pub(super) usize);
+
 /// Extracts any JSON value from the body.
 pub(super) struct JsonBody<T>(pub(super) T);
 
@@ -37,7 +41,8 @@ impl<T: DeserializeOwned> FromRequest<Http> for JsonBody<T> {
         let kind = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let is_json = kind
             .is_some_and(|kind| kind.split(';').next().is_some_and(|kind| kind.trim() == "application/json"));
-        let bytes = read(http, request.into_body()).await?;
+        let limit = request.extensions().get().map_or(http.body_bytes, |BodyLimit(limit)| *limit);
+        let bytes = read_up_to(http, request.into_body(), limit).await?;
         if !is_json {
             let detail = "send the body as application/json";
             return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", detail));
@@ -101,9 +106,13 @@ pub(super) fn json_response(body: &impl ToJson) -> Response {
 
 /// Reads the whole body, within the size and time limits.
 pub(super) async fn read(http: &Http, body: Body) -> Result<Vec<u8>, Problem> {
+    read_up_to(http, body, http.body_bytes).await
+}
+
+async fn read_up_to(http: &Http, body: Body, limit: usize) -> Result<Vec<u8>, Problem> {
     let timeout_ms = http.limits.body_ms;
     tokio::select! {
-        bytes = collect(body, http.body_bytes) => bytes,
+        bytes = collect(body, limit) => bytes,
         () = http.kernel.sleep(Duration::from_millis(timeout_ms)) => Err(Problem::slow_body(&http.limits)),
     }
 }

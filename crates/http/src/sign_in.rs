@@ -33,6 +33,9 @@ use crate::{Http, Problem};
 
 /// The paths at which a browser signs in, without any other credential.
 pub(super) const SIGN_IN_PATHS: [&str; 2] = ["/v1/tickets/redeem", "/v1/sign-in/oidc"];
+/// The largest body with which a browser signs in: a ticket is short, and the code of an identity provider has to fit in an
+/// address.
+pub(super) const BODY_MAX_BYTES: usize = 16 << 10;
 /// The header with the page's half of the key.
 pub(super) const PAGE_HEADER: &str = "mainspring-page";
 /// The header in which a browser names the site whose page sends the request.

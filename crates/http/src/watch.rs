@@ -15,6 +15,7 @@ use mainspring_kernel::quotas::{NotTaken, PoolPermit};
 use parking_lot::Mutex;
 
 use crate::access::Authenticated;
+use crate::body::BodyLimit;
 use crate::problem::ProblemCode;
 use crate::slow_body::{SlowBody, TooSlow};
 use crate::{Http, Problem, sign_in, threads};
@@ -52,8 +53,12 @@ pub(super) async fn admit(State(http): State<Http>, request: Request, next: Next
     let Some(inputs) = inputs else { return next.run(request).await };
     let (mut parts, body) = request.into_parts();
     let slot = match is_sign_in {
-        // The ticket or code in the body is the credential: no owner is known yet from whose share to take a permit.
-        true => RequestSlot::default(),
+        // The ticket or code in the body is the credential: no owner is known yet from whose share to take a permit. So
+        // that such requests cannot fill the memory, their bodies are small.
+        true => {
+            parts.extensions.insert(BodyLimit(sign_in::BODY_MAX_BYTES));
+            RequestSlot::default()
+        }
         false => match take_slot(&http, &mut parts).await {
             Ok(slot) => slot,
             Err(problem) => return problem.into_response(),

@@ -189,3 +189,17 @@ async fn a_sign_in_for_an_owner_leaves_the_owner_in_its_org() {
     let (status, again) = key(Some(&boss), for_ana).await;
     assert_eq!(status, StatusCode::CREATED, "the org's admin still has the owner: {again}");
 }
+
+#[tokio::test]
+async fn a_request_without_a_credential_sends_a_small_body() {
+    let server = Server::start().await;
+    for path in ["/v1/tickets/redeem", "/v1/sign-in/oidc"] {
+        let request = server.anonymous(Method::POST, path).header("host", HOST).header("origin", ORIGIN);
+        let (status, problem) = send_request(request.json(&json!({"ticket": "a".repeat(12 << 20)}))).await;
+        assert_eq!(
+            (status, &problem["code"]),
+            (StatusCode::PAYLOAD_TOO_LARGE, &json!("too_large")),
+            "{path}"
+        );
+    }
+}
