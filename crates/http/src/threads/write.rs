@@ -382,12 +382,16 @@ async fn send_message(
 async fn put_scope(http: &Http, caller: &ThreadCaller, view: &View, scope: Value) -> Result<(), Error> {
     let session = &view.session;
     let mut metadata = session.metadata.clone();
-    let own = &metadata[METADATA];
+    if !metadata[METADATA].is_object() {
+        // Whoever created the session through another API may have stored anything here.
+        metadata[METADATA] = json!({});
+    }
+    let own = &mut metadata[METADATA];
     if own["analysisScope"] == scope {
         return Ok(());
     }
     let system_prompt = own["systemPrompt"].as_str().map(str::to_owned);
-    metadata[METADATA]["analysisScope"] = scope.clone();
+    own["analysisScope"] = scope.clone();
     let patch = SessionPatch {
         metadata: Some(metadata),
         system_prompt: Some(instructions(system_prompt.as_deref(), Some(&scope))),

@@ -5,7 +5,7 @@ use std::pin::pin;
 use axum::http::{Method, StatusCode};
 use futures_util::poll;
 use mainspring_kernel::adapter::{Capabilities, End};
-use mainspring_test_support::{FnAgent, NodeBuilder, TestNode};
+use mainspring_test_support::{FnAgent, NodeBuilder, TestNode, native_agent};
 use serde_json::{Value, json};
 
 use crate::world::{Server, send_request};
@@ -255,5 +255,27 @@ async fn bad_requests_are_refused_in_the_form_of_the_package() {
         assert!(error.keys().eq(["error_code", "message"]), "{path} {body} {answer}");
         assert_eq!(error["error_code"], "RobotoInvalidRequestException", "{path} {body}");
         assert!(!error["message"].as_str().unwrap().is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_scope_is_set_whatever_the_metadata_of_the_session_holds() {
+    let server = serve(TestNode::builder().adapter(native_agent())).await;
+    let scope = json!({"datasets": ["ds_1"]});
+    for (index, metadata) in
+        [json!({"threads": 1}), json!({"threads": "x"}), json!({"threads": [1], "own": 2})]
+            .into_iter()
+            .enumerate()
+    {
+        let key = format!("s{index}");
+        let new = json!({"key": key, "adapter": "agent", "metadata": metadata});
+        let (_, session) = server.post("/v1/sessions", new).await;
+        let path = format!("/v1/ai/threads/{}/messages", session["sessionId"].as_str().unwrap());
+        let message = json!({"role": "user", "content": [{"text": "say hi"}]});
+        let (status, answer) = server.post(&path, json!({"message": message, "analysis_scope": scope})).await;
+        assert!(status.is_success(), "{metadata} {answer}");
+        let stored = server.get(&format!("/v1/sessions/{key}")).await.1["metadata"].take();
+        assert_eq!(stored["own"], metadata["own"], "the rest stays");
+        assert!(stored["threads"]["analysisScope"].is_object(), "{stored}");
     }
 }
