@@ -8,11 +8,11 @@ use axum::response::{IntoResponse, Response};
 
 const METHODS: HeaderValue = HeaderValue::from_static("GET, POST, PUT, PATCH, DELETE");
 const REQUEST_HEADERS: HeaderValue = HeaderValue::from_static(
-    "authorization, content-type, idempotency-key, if-match, last-event-id, mainspring-owner, mainspring-host, \
-     mcp-protocol-version, mcp-session-id, range",
+    "authorization, content-type, idempotency-key, if-match, if-none-match, last-event-id, mainspring-owner, \
+     mainspring-host, mcp-protocol-version, mcp-session-id, prefer, range",
 );
 const RESPONSE_HEADERS: HeaderValue = HeaderValue::from_static(
-    "content-disposition, content-range, etag, location, mcp-session-id, retry-after",
+    "content-disposition, content-range, etag, location, mainspring-history, mcp-session-id, retry-after",
 );
 /// Seconds that a browser remembers the answer to a preflight.
 const MAX_AGE: HeaderValue = HeaderValue::from_static("600");
