@@ -36,18 +36,42 @@ fn describe(error: serde_path_to_error::Error<serde_json::Error>) -> String {
         Some((key, known)) => {
             // The path of an unknown key ends with the key, unless the object was buffered to find its kind.
             let object = path.strip_suffix(key).unwrap_or(&path).trim_end_matches(['.', '?']);
-            let place = if object.is_empty() { String::new() } else { format!(" in `{object}`") };
+            let place = if object.is_empty() { String::new() } else { format!(" in `{}`", abridged(object)) };
+            let key = cut(key);
             format!("unknown key `{key}`{place}{}", suggestion(key, &known))
         }
-        None if path == "." => text,
-        None => format!("`{path}`: {text}"),
+        None if path == "." => abridged(&text),
+        None => format!("`{}`: {}", abridged(&path), abridged(&text)),
     }
 }
 
 /// Finds the unknown key and the known ones in serde's message.
 fn unknown_key(message: &str) -> Option<(&str, Vec<&str>)> {
-    let (key, rest) = message.strip_prefix("unknown field `")?.split_once('`')?;
-    Some((key, rest.split('`').skip(1).step_by(2).collect()))
+    let message = message.strip_prefix("unknown field `")?;
+    // The key may contain any text, so it ends where serde's own words begin for the last time.
+    let ends = ["`, expected ", "`, there are no fields"].map(|words| message.rfind(words));
+    let (key, known) = message.split_at(ends.into_iter().max()??);
+    Some((key, known.split('`').skip(2).step_by(2).collect()))
+}
+
+/// The longest part of a caller's word that is compared with others or comes back in an error.
+const WORD_MAX_CHARS: usize = 64;
+/// The characters that are kept at each end of a long text in an error.
+const KEPT_CHARS: usize = 400;
+
+/// Returns the beginning of a caller's word.
+fn cut(word: &str) -> &str {
+    word.char_indices().nth(WORD_MAX_CHARS).map_or(word, |(end, _)| &word[..end])
+}
+
+/// Leaves out the middle of a text that quotes a long value of the caller: the words about it are at both ends.
+fn abridged(text: &str) -> String {
+    let start = text.char_indices().nth(KEPT_CHARS).map(|(at, _)| at);
+    let end = text.char_indices().nth_back(KEPT_CHARS - 1).map(|(at, _)| at);
+    match start.zip(end) {
+        Some((start, end)) if start < end => format!("{} … {}", &text[..start], &text[end..]),
+        _ => text.to_owned(),
+    }
 }
 
 /// Builds the end of an error message: suggests the word of `known` that is nearest to `word`, or lists all of them.
@@ -63,7 +87,9 @@ pub fn suggestion(word: &str, known: &[&str]) -> String {
 pub fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
     const MIN_SIMILARITY: f64 = 0.6;
     let plain = |text: &str| text.to_lowercase().replace(['-', '_'], "");
-    let score = |known: &str| strsim::normalized_damerau_levenshtein(&plain(word), &plain(known));
+    // The time and the memory that a comparison takes grow with the length of the word.
+    let word = plain(cut(word));
+    let score = |known: &str| strsim::normalized_damerau_levenshtein(&word, &plain(known));
     let scored = known.iter().map(|known| (score(known), *known));
     let (score, near) = scored.max_by(|(a, _), (b, _)| a.total_cmp(b))?;
     (score >= MIN_SIMILARITY).then_some(near)

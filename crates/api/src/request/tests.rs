@@ -102,3 +102,26 @@ fn a_similar_word_is_suggested_and_otherwise_all_words_are_listed() {
     assert_eq!(nearest("zzz", &["openai", "anthropic"]), None);
     assert_eq!(suggestion("zzz", &["openai", "anthropic"]), ": there is openai, anthropic");
 }
+
+#[test]
+fn what_an_error_repeats_of_a_request_is_bounded() {
+    let long = "k".repeat(1 << 20);
+    let key = |key: &str| Value::Object([(key.to_owned(), json!(1))].into_iter().collect());
+    let unknown = refusal::<Prompt>(&key(&long));
+    assert!(unknown.starts_with(&format!("unknown key `{}`: there is ", &long[..64])), "{unknown}");
+    // A key can look like serde's own words.
+    let mut place = key(&format!("a`, expected `{long}`, there are no fields"));
+    let quoted = place.clone();
+    place["kind"] = json!("tip");
+    let wrong_type = json!({"options": {"limits": {"maxSteps": long}}});
+    for body in
+        [key(&long), quoted, json!({"place": place}), json!({"place": {"kind": long}}), wrong_type.clone()]
+    {
+        for error in [parse::<Prompt>(&body.to_string()), convert(body)].map(|parsed| parsed.err().unwrap()) {
+            assert!(error.len() < 1_000, "{} bytes: {}", error.len(), &error[..1_000]);
+        }
+    }
+    let error = convert::<Prompt>(wrong_type).err().unwrap();
+    assert!(error.ends_with("kkk\", expected u32"), "{error}");
+    assert_eq!(nearest(&format!("prompt{long}"), &["prompt"]), None);
+}

@@ -213,3 +213,14 @@ async fn the_refusal_of_an_option_names_the_adapters_that_use_it() {
         server.post("/v1/runs", json!({"prompt": "hi", "adapter": "agent", "options": {"model": "m"}})).await;
     assert!(status.is_success());
 }
+
+#[tokio::test]
+async fn an_unknown_key_that_is_long_gets_a_short_answer() {
+    let server = Server::start().await;
+    let mut body = Map::new();
+    body.insert("k".repeat(1 << 20), json!(1));
+    let answer = server.request(Method::POST, "/v1/sessions").json(&body).send().await;
+    assert_eq!(answer.status(), StatusCode::BAD_REQUEST);
+    let text = answer.text().await;
+    assert!(text.len() < 1_024 && text.contains("unknown key `kkk"), "{} bytes", text.len());
+}
