@@ -4,8 +4,8 @@ use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use mainspring_api::{
-    ClosedSession, Compacted, Compaction, KeptForForks, ListedSession, MessageListQuery, NewName,
-    OpenedSession, Opening, Page, SessionDetails, SessionListQuery, SessionPatch, SessionTarget,
+    ClosedSession, Compacted, Compaction, KeptForForks, ListedSession, LiveStatus, MessageListQuery, NewName,
+    OpenedSession, Opening, Page, Scope, SessionDetails, SessionListQuery, SessionPatch, SessionTarget,
     SessionUsage, SessionView, Snapshot, ToJson,
 };
 use mainspring_core::{ExternalRef, LegacyAlias, Message, Position, Rows, Run, RunOptions, Session, Time};
@@ -107,13 +107,6 @@ fn names(query: &SessionListQuery) -> Result<Option<Vec<SessionRef>>, Problem> {
     Ok(named.iter().any(|name| name.is_some()).then(all))
 }
 
-/// True when a session found by its name also passes the query's filters.
-fn matches_filters(query: &SessionListQuery, session: &Session) -> bool {
-    query.pinned.is_none_or(|pinned| pinned == session.pinned)
-        && query.status.is_none_or(|status| status == session.status)
-        && query.surface_kind.as_ref().is_none_or(|kind| *kind == session.surface_kind)
-}
-
 /// Builds a page. If the page is full, `next` is the last item's `position`.
 pub(super) fn page_of<T>(
     http: &Http,
@@ -143,15 +136,19 @@ pub(super) async fn session_list(
 ) -> Result<Json<Page<ListedSession>>, Problem> {
     let limit = query.limit;
     let view = query.view.unwrap_or_default();
-    if let Some(names) = names(&query)? {
-        let found = find_by_names(&http, &caller, &query, &names).await?;
-        return Ok(Json(Page::from(with_view(&http, &caller, found.into(), view).await?)));
-    }
-    let before = page_start(query.before)?;
-    let (scope, pinned, status) = (query.scope.unwrap_or_default(), query.pinned, query.status);
+    let names = names(&query)?;
+    // A name finds any session that the caller may read.
+    let default_scope = if names.is_some() { Scope::All } else { Scope::Own };
+    let (scope, pinned, status) = (query.scope.unwrap_or(default_scope), query.pinned, query.status);
     let (live, open) = (query.live.unwrap_or_default(), query.open.unwrap_or_default());
-    let surface_kind = query.surface_kind;
+    let (surface_kind, before) = (query.surface_kind, page_start(query.before)?);
     let query = SessionQuery { scope, pinned, status, surface_kind, open, before, limit, live };
+    if let Some(names) = names {
+        let found = find_by_names(&http, &caller, &query, &names).await?;
+        let mut found = with_view(&http, &caller, found.into(), view).await?;
+        found.items.retain(|listed| !live || listed.live_status != LiveStatus::Idle);
+        return Ok(Json(Page::from(found)));
+    }
     let sessions = http.kernel.session_list(&caller, query).await?;
     let items = with_view(&http, &caller, sessions, view).await?;
     let at = |listed: &ListedSession| format!("{}.{}", listed.session.last_activity_at.0, listed.session.id);
@@ -171,11 +168,12 @@ async fn with_view(
     })
 }
 
-/// Finds the session that has all of these names and passes the query's filters. Finds nothing without names.
+/// Finds the session that has all of these names and passes the query's filters, whether or not it has a run. Finds
+/// nothing without names.
 async fn find_by_names(
     http: &Http,
     caller: &Caller,
-    query: &SessionListQuery,
+    query: &SessionQuery,
     names: &[SessionRef],
 ) -> Result<Vec<(Session, Option<Run>)>, Problem> {
     let mut found: Option<Session> = None;
@@ -190,7 +188,10 @@ async fn find_by_names(
         }
         found = Some(session);
     }
-    let Some(session) = found.filter(|session| matches_filters(query, session)) else { return Ok(vec![]) };
+    let Some(session) = found.filter(|session| query.admits(caller, session)) else { return Ok(vec![]) };
+    if query.open && !http.kernel.session_is_open(caller, &session) {
+        return Ok(vec![]);
+    }
     let latest_run = http.kernel.run_latest(&session).await?;
     Ok(vec![(session, latest_run)])
 }

@@ -111,3 +111,49 @@ async fn a_refused_change_of_the_agent_names_its_key() {
     let listed = server.get("/v1/sessions?open=true").await.1;
     assert_eq!(listed["items"][0]["liveStatus"], "idle");
 }
+
+#[tokio::test]
+async fn a_session_found_by_its_name_passes_the_other_filters() {
+    let server = Server::start().await;
+    server.play("idle", "say hi").await;
+    server.prompt("works", "ask Which?").await;
+    let ben = json!({"name": "k", "ownerId": "ben", "orgId": "acme"});
+    let cat = json!({"name": "k", "ownerId": "cat", "orgId": "acme"});
+    let key = async |new: Value| server.post("/v1/keys", new).await.1["secret"].as_str().unwrap().to_owned();
+    let (ben, cat) = (key(ben).await, key(cat).await);
+    let shared = server.anonymous(Method::POST, "/v1/sessions").bearer_auth(&ben);
+    let (_, shared) = send_request(shared.json(&json!({"key": "shared", "visibility": "org"}))).await;
+    let shared = shared["sessionId"].as_str().unwrap();
+    let found = async |secret: Option<&str>, query: &str| {
+        let path = format!("/v1/sessions?{query}");
+        let request = match secret {
+            Some(secret) => server.anonymous(Method::GET, &path).bearer_auth(secret),
+            None => server.request(Method::GET, &path),
+        };
+        let (status, page) = send_request(request).await;
+        assert_eq!(status, StatusCode::OK, "{query}: {page}");
+        page["items"].as_array().unwrap().len()
+    };
+    for (query, count) in [
+        ("session=idle", 1),
+        ("session=idle&live=false", 1),
+        ("session=idle&live=true", 0),
+        ("session=works&live=true", 1),
+        ("session=works&open=true", 1),
+        ("session=works&scope=own", 1),
+        ("session=works&status=closed", 0),
+    ] {
+        assert_eq!(found(None, query).await, count, "{query}");
+    }
+    for (secret, scope, count) in [
+        (&cat, "", 1),
+        (&cat, "&scope=all", 1),
+        (&cat, "&scope=org", 1),
+        (&cat, "&scope=own", 0),
+        (&cat, "&open=true", 0),
+        (&ben, "&scope=own", 1),
+        (&ben, "&open=true", 1),
+    ] {
+        assert_eq!(found(Some(secret), &format!("session={shared}{scope}")).await, count, "{scope}");
+    }
+}

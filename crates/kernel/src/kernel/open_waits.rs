@@ -59,7 +59,7 @@ impl Kernel {
                 continue;
             };
             let session = self.shared.marked(caller, found).await?;
-            sessions.extend(Some(session).filter(|session| is_listed(caller, query, session)));
+            sessions.extend(Some(session).filter(|session| query.admits(caller, session)));
         }
         sessions.sort_by_key(|session| std::cmp::Reverse((session.last_activity_at, session.id)));
         sessions.truncate(limit);
@@ -85,18 +85,20 @@ fn wait_position(run: &Run) -> (Time, RunId) {
     (run.updated_at, run.id)
 }
 
-/// True if a session with an unfinished run passes the query.
-fn is_listed(caller: &Caller, query: &SessionQuery, session: &Session) -> bool {
-    let is_in_scope = match query.scope {
-        Scope::Own => session.owner == caller.owner,
-        Scope::Org => session.visibility == Visibility::Org && session.org == caller.org,
-        Scope::All => caller.may_read(session),
-    };
-    is_in_scope
-        && query.pinned.is_none_or(|pinned| session.pinned == pinned)
-        && query.status.is_none_or(|status| session.status == status)
-        && query.surface_kind.as_ref().is_none_or(|kind| session.surface_kind == *kind)
-        && query.before.is_none_or(|before| (session.last_activity_at, session.id) < before)
+impl SessionQuery {
+    /// True if a session is one of those that the query selects. Looks neither at its runs nor at memory.
+    pub fn admits(&self, caller: &Caller, session: &Session) -> bool {
+        let is_in_scope = match self.scope {
+            Scope::Own => session.owner == caller.owner,
+            Scope::Org => session.visibility == Visibility::Org && session.org == caller.org,
+            Scope::All => caller.may_read(session),
+        };
+        is_in_scope
+            && self.pinned.is_none_or(|pinned| session.pinned == pinned)
+            && self.status.is_none_or(|status| session.status == status)
+            && self.surface_kind.as_ref().is_none_or(|kind| session.surface_kind == *kind)
+            && self.before.is_none_or(|before| (session.last_activity_at, session.id) < before)
+    }
 }
 
 /// Describes the open wait of a run, if the caller may read its session.

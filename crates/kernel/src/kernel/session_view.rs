@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mainspring_api::{ListedSession, LiveStatus, SessionDetails};
-use mainspring_core::{Cost, Rows, Run, RunState, Session, Usage};
+use mainspring_core::{Cost, Rows, Run, RunState, Session, SessionId, Usage};
 
 use super::{Caller, Kernel, Scope, SessionQuery};
 use crate::error::Error;
@@ -106,7 +106,7 @@ impl Kernel {
         let mut sessions = vec![];
         // The board also has sessions that left memory while their run waits.
         let on_board = self.shared.board.sessions(&caller.owner).into_iter();
-        for id in on_board.filter(|id| self.shared.is_live(*id) || self.shared.elsewhere.contains(*id)) {
+        for id in on_board.filter(|id| self.is_in_memory(*id)) {
             if let Some(found) = self.shared.session_find(&caller.owner, &SessionRef::Id(id)).await? {
                 sessions.push(self.shared.marked(caller, found).await?);
             }
@@ -128,6 +128,18 @@ impl Kernel {
             listed.push((session, latest));
         }
         Ok(listed.into())
+    }
+
+    /// True if a session is one of the caller's own that are in memory.
+    pub fn session_is_open(&self, caller: &Caller, session: &Session) -> bool {
+        session.owner == caller.owner
+            && self.shared.board.status(&session.owner, session.id).is_some()
+            && self.is_in_memory(session.id)
+    }
+
+    /// True if this server or another one has the session in memory.
+    fn is_in_memory(&self, session: SessionId) -> bool {
+        self.shared.is_live(session) || self.shared.elsewhere.contains(session)
     }
 }
 
