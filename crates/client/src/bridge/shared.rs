@@ -67,7 +67,7 @@ struct RequestState {
     token: Option<Vec<u8>>,
     /// Lines that get no reply, kept until a process is ready.
     unsent: Vec<Vec<u8>>,
-    /// True if no restart follows until the next query or the next `RuntimeProcess::start`.
+    /// True if no restart follows until the next query, the next login or the next `RuntimeProcess::start`.
     given_up: bool,
     /// True once the process is stopped for good.
     stopped: bool,
@@ -231,6 +231,7 @@ impl Shared {
         let (answer, receiver) = oneshot::channel();
         state.send(&line);
         state.logins.push_back(PendingLogin { request, line, answer });
+        self.request_restart(&mut state);
         Ok(receiver)
     }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! starting ──init──▶ ready ──dies──▶ restarting ──delay──▶ starting
-//!    │                 │                 └──too many failures in a row──▶ failed ──next query──▶ starting
+//!    │                 │                 └──too many failures in a row──▶ failed ──next query or login──▶ starting
 //!    └───────stop──────┴──▶ stopped
 //! ```
 

@@ -28,6 +28,7 @@ while read -r line; do
         fi
         cat "$3/replies"
         ;;
+    *'"type":"authenticate"'*) echo '{"type":"auth_success"}' ;;
     *'"type":"stop"'*) exit 0 ;;
     esac
 done
@@ -206,4 +207,20 @@ async fn a_query_reports_that_it_is_blocked_and_that_it_continues() {
     }
     assert_eq!(told, [(false, Some("not_responding".to_owned())), (true, None)]);
     assert_eq!(query.result().await.unwrap().text, "all");
+}
+
+#[tokio::test]
+async fn a_login_starts_a_process_again_that_was_given_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut launch = launch(dir.path(), &[]);
+    launch.restart.max_failures = 1;
+    std::fs::write(dir.path().join("poison"), "").unwrap();
+    let process = RuntimeProcess::start(launch).await.unwrap();
+    let bridge = process.bridge();
+    let query = bridge.query(Query::new(Surface::main_chat(None), "hello")).unwrap();
+    assert_eq!(query.result().await.unwrap_err().code(), "process_lost");
+    assert_eq!(process.health().borrow().phase, Phase::Failed);
+    let login = tokio::time::timeout(Duration::from_secs(30), bridge.authenticate("oauth"));
+    login.await.expect("the login has no answer").unwrap();
+    assert_eq!(process.health().borrow().phase, Phase::Ready);
 }
