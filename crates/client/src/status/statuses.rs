@@ -178,6 +178,11 @@ impl Statuses {
     }
 
     fn apply_to_run(&mut self, id: RunId, event: &Event, body: &Body) {
+        // Only a status makes a run known. Other events may be about a run that has ended, such as an uploaded artifact.
+        let status = Body::run_status_of(body.kind());
+        if status.is_none() && !self.runs.contains_key(&id) {
+            return;
+        }
         let session = self.touch(event.session);
         // A queued run becomes its session's latest, also when it is retried.
         let previous = match body {
@@ -423,6 +428,32 @@ mod tests {
         statuses.apply(&event(2, Some(3), 4, Body::RunRunning {}));
         statuses.apply(&event(2, Some(3), 5, artifact(4)));
         assert_eq!(statuses.run(run(3)).unwrap().artifacts, None);
+    }
+
+    #[test]
+    fn an_event_without_a_status_makes_no_run_known() {
+        let uploaded = Body::ArtifactCreated {
+            artifact_id: ArtifactId::from_random([1; 16]),
+            kind: "file".into(),
+            role: ArtifactRole::Result,
+            name: None,
+            mime_type: None,
+            size_bytes: None,
+        };
+        let mut statuses = Statuses::default();
+        for (no, body) in [
+            (1, queued()),
+            (1, Body::RunSucceeded { close: Default::default() }),
+            (2, queued()),
+            // The first run has ended: an artifact is uploaded for it.
+            (1, uploaded),
+        ] {
+            statuses.apply(&event(1, Some(no), 1, body));
+        }
+        assert_eq!(statuses.run(run(1)), None);
+        assert_eq!(statuses.latest_run(session(1)).unwrap().run_id, run(2));
+        statuses.apply(&event(1, Some(3), 2, Body::RunRunning {}));
+        assert_eq!(statuses.run(run(3)).unwrap().status, RunStatus::Running);
     }
 
     #[test]
