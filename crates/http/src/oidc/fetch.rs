@@ -10,7 +10,7 @@ use parking_lot::RwLock;
 use reqwest::redirect::Policy;
 use reqwest::{Certificate, Url};
 use serde_json::Value;
-use tokio::sync::Semaphore;
+use tokio::sync::{MutexGuard, Semaphore};
 
 use super::jwt::{PublicKey, Token};
 use super::{Refusal, invalid};
@@ -74,7 +74,8 @@ impl Issuer {
         Ok(Self { address, http, known: RwLock::default(), asked: Default::default(), exchanges })
     }
 
-    /// The keys that may have signed `token`.
+    /// The keys that may have signed `token`. While one caller fetches keys, others use those that are known: an issuer
+    /// that does not answer must not stop all of them.
     pub(super) async fn keys_for(
         &self,
         token: &Token<'_>,
@@ -84,14 +85,17 @@ impl Issuer {
             keys.iter().filter(|key| key.may_have_signed(token)).cloned().collect()
         };
         let known = self.known.read().clone();
-        let is_fresh = |at: Time| kernel.now().since(at) < MAX_AGE_MS;
-        if let Some((known, at)) = &known {
-            let found = candidates(&known.keys);
-            if !found.is_empty() && is_fresh(*at) {
-                return Ok(found);
-            }
+        let found = known.as_ref().map(|(known, _)| candidates(&known.keys)).unwrap_or_default();
+        let is_fresh = known.is_some_and(|(_, at)| kernel.now().since(at) < MAX_AGE_MS);
+        if is_fresh && !found.is_empty() {
+            return Ok(found);
         }
-        self.refresh(kernel).await;
+        let asked = match self.asked.try_lock() {
+            Ok(asked) => asked,
+            Err(_) if !found.is_empty() => return Ok(found),
+            Err(_) => self.asked.lock().await,
+        };
+        self.refresh(asked, kernel).await;
         let Some((known, _)) = self.known.read().clone() else { return Err(self.not_answering()) };
         match candidates(&known.keys) {
             none if none.is_empty() => invalid("the issuer has no such key"),
@@ -112,7 +116,7 @@ impl Issuer {
         if let Some(endpoints) = known() {
             return Ok(endpoints);
         }
-        self.refresh(kernel).await;
+        self.refresh(self.asked.lock().await, kernel).await;
         known().ok_or_else(|| self.not_answering())
     }
 
@@ -141,8 +145,7 @@ impl Issuer {
     }
 
     /// Fetches the keys, unless that was tried a short time ago. Known keys stay if it fails.
-    async fn refresh(&self, kernel: &Kernel) {
-        let mut asked = self.asked.lock().await;
+    async fn refresh(&self, mut asked: MutexGuard<'_, Option<Time>>, kernel: &Kernel) {
         if asked.is_some_and(|at| kernel.now().since(at) < MIN_PAUSE_MS) {
             return;
         }

@@ -111,6 +111,8 @@ struct Answers {
     forms: Mutex<Vec<String>>,
     /// Codes are answered while this is false.
     holds_codes: watch::Sender<bool>,
+    /// Requests for keys are answered while this is false.
+    holds_keys: watch::Sender<bool>,
 }
 
 /// A running identity provider.
@@ -147,6 +149,7 @@ impl Issuer {
             tokens: Mutex::default(),
             forms: Mutex::default(),
             holds_codes: watch::Sender::new(false),
+            holds_keys: watch::Sender::new(false),
         });
         let router = Router::new()
             .route("/.well-known/openid-configuration", get(discovery))
@@ -180,6 +183,11 @@ impl Issuer {
     /// Lets callers that exchange codes wait for an answer.
     pub(crate) fn hold_codes(&self, holds: bool) {
         self.answers.holds_codes.send_replace(holds);
+    }
+
+    /// Lets callers that ask for keys wait for an answer.
+    pub(crate) fn hold_keys(&self, holds: bool) {
+        self.answers.holds_keys.send_replace(holds);
     }
 
     /// The forms with which codes were exchanged.
@@ -240,5 +248,6 @@ async fn token(State(answers): State<Arc<Answers>>, form: String) -> (StatusCode
 
 async fn keys(State(answers): State<Arc<Answers>>) -> Json<Value> {
     answers.asked.fetch_add(1, Ordering::SeqCst);
+    answers.holds_keys.subscribe().wait_for(|holds| !holds).await.unwrap();
     Json(answers.keys.lock().clone())
 }

@@ -1,8 +1,12 @@
 //! Tokens of an identity provider.
 
+use std::pin::pin;
+use std::time::Duration;
+
 use axum::http::{Method, StatusCode};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use futures_util::poll;
 use mainspring_http::{Oidc, OidcConfig};
 use mainspring_test_support::{TestNode, tls_file};
 use serde_json::{Value, json};
@@ -216,6 +220,25 @@ async fn known_keys_stay_in_use_while_the_issuer_does_not_answer() {
         StatusCode::OK,
         "the keys fetched earlier stay in use"
     );
+}
+
+#[tokio::test]
+async fn known_keys_are_used_while_new_ones_are_fetched() {
+    let issuer = Issuer::start(Signer::ed25519(1)).await;
+    let server = server(&issuer).await;
+    let token = issuer.sign(&issuer.claims("ann", None));
+    let read = || get(&server, "/v1/sessions", &token);
+    assert_eq!((read().await.0, issuer.asked()), (StatusCode::OK, 1));
+    issuer.hold_keys(true);
+    server.node.clock.advance(30 * 60 * 1_000);
+    let mut fetching = pin!(read());
+    while poll!(&mut fetching).is_pending() && issuer.asked() < 2 {
+        tokio::task::yield_now().await;
+    }
+    let other = tokio::time::timeout(Duration::from_secs(30), read()).await.expect("it waits for the issuer");
+    assert_eq!((other.0, issuer.asked()), (StatusCode::OK, 2));
+    issuer.hold_keys(false);
+    assert_eq!(fetching.await.0, StatusCode::OK);
 }
 
 #[tokio::test]
