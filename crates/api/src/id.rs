@@ -12,7 +12,7 @@ pub struct IdQuery {
     #[cfg_attr(feature = "schema", param(inline))]
     pub kind: IdKind,
     /// The beginning of the id, with or without the letters of its kind: `run_1a` or `1a`.
-    #[cfg_attr(feature = "schema", param(pattern = "^([a-z]{3}_)?[0-9A-Fa-f]{1,32}$"))]
+    #[cfg_attr(feature = "schema", param(pattern = "^([a-z]{3,5}_)?[0-9A-Fa-f]{1,32}$"))]
     pub prefix: String,
     /// A session whose tree has the message, by id or key. Required for messages, refused for all other kinds.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -34,3 +34,19 @@ async fn an_id_is_found_by_its_beginning() {
         assert!(problem["detail"].as_str().unwrap().contains(why), "{query}: {problem}");
     }
 }
+
+#[tokio::test]
+async fn the_documented_prefix_is_that_of_every_kind() {
+    let server = Server::start().await;
+    let document = server.get("/openapi.json").await.1;
+    let parameters = document["paths"]["/v1/ids"]["get"]["parameters"].as_array().unwrap();
+    let schema =
+        |name: &str| &parameters.iter().find(|parameter| parameter["name"] == name).unwrap()["schema"];
+    let validator = jsonschema::validator_for(schema("prefix")).unwrap();
+    assert_eq!(schema("kind")["enum"].as_array().unwrap().len(), 7);
+    for prefix in ["ses_1a", "run_1a", "msg_1a", "art_1a", "del_1a", "grant_1a", "key_1a", "1A"] {
+        assert!(validator.is_valid(&json!(prefix)), "{prefix}");
+    }
+    let (status, found) = server.get("/v1/ids?kind=grant&prefix=grant_1a").await;
+    assert_eq!((status, found), (StatusCode::OK, json!({"ids": []})));
+}
