@@ -13,6 +13,18 @@ use mainspring_core::{
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
+/// The client id of lines without one.
+pub const DEFAULT_CLIENT_ID: &str = "legacy-jsonl-client";
+
+/// Removes the connection from the stored client id of a run. `#…` scopes the requests of a client without an id to its
+/// connection; an id that a client has chosen may contain `#`.
+pub fn without_connection(client_id: &str) -> &str {
+    match client_id.split_once('#') {
+        Some((DEFAULT_CLIENT_ID, _)) => DEFAULT_CLIENT_ID,
+        _ => client_id,
+    }
+}
+
 /// A line of the host, in version 2 of the protocol.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]

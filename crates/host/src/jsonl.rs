@@ -41,12 +41,11 @@ mod warmup;
 use crate::link::Link;
 use line::{Echo, Envelope, InvalidLine, Subject};
 use live::{Attempts, Live};
+pub use mainspring_api::jsonl::DEFAULT_CLIENT_ID;
 use mainspring_api::jsonl::{Code, LineIds, Reply, Request};
 use mainspring_core::RunStatus;
 use pipes::{Input, Output};
 
-/// The client id of lines without one.
-pub const DEFAULT_CLIENT_ID: &str = "legacy-jsonl-client";
 /// The owner of lines without one, unless the host was started for another owner.
 pub const DEFAULT_OWNER: &str = "desktop-local-user";
 /// The surface kind of queries without one.

@@ -11,6 +11,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::jsonl::codes::protocol_code;
+use crate::jsonl::without_connection;
 
 /// A session.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -115,11 +116,7 @@ impl RunForm {
             run_id: run.id,
             omi_session_id: run.session,
             parent_run_id: run.parent,
-            client_id: run.request.client_id.map(|mut name| {
-                // `#…` scopes the requests of a client without an id to its connection; it is not part of the id.
-                name.truncate(name.find('#').unwrap_or(name.len()));
-                name
-            }),
+            client_id: run.request.client_id.as_deref().map(|name| without_connection(name).to_owned()),
             request_id: run.request.request_id,
             idempotency_key: run.request.idempotency_key,
             status: run.state.status(),

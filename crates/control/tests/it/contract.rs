@@ -1,7 +1,7 @@
 //! Each tool answers the same over both planes.
 
-use mainspring_core::{ArtifactRole, SessionId};
-use mainspring_kernel::kernel::NewArtifact;
+use mainspring_core::{ArtifactRole, RequestName, SessionId};
+use mainspring_kernel::kernel::{NewArtifact, RunRequest};
 use mainspring_kernel::store::SessionRef;
 use serde_json::{Value, json};
 
@@ -163,6 +163,23 @@ async fn a_message_is_answered_once_and_waits_for_the_end_of_its_run() {
             world.kernel.run_cancel(&world.me, run).await.unwrap();
         });
         assert_eq!(reply["terminalStatus"], "cancelled", "{name}: {reply}");
+    }
+}
+
+#[tokio::test]
+async fn the_client_of_a_run_is_named_without_its_connection() {
+    let world = World::start().await;
+    for (stored, shown) in [
+        ("team#1", "team#1"),
+        ("#", "#"),
+        ("legacy-jsonl-client#con_1", "legacy-jsonl-client"),
+        ("desk", "desk"),
+    ] {
+        let request = RunRequest::text("s", "say hi");
+        let name = RequestName { client_id: Some(stored.into()), ..RequestName::default() };
+        let run = world.kernel.run_create(&world.me, RunRequest { name, ..request }).await.unwrap().run;
+        let reply = world.call("get_agent_run", json!({"runId": run.id, "includeEvents": false})).await;
+        assert_eq!(reply["run"]["clientId"], shown, "{stored}");
     }
 }
 

@@ -12,7 +12,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
-use mainspring_api::jsonl::{Code, LineIds, Reply, ToolResult};
+use mainspring_api::jsonl::{Code, LineIds, Reply, ToolResult, without_connection};
 use mainspring_api::{HostCall, HostCallQuery, HostCallResult};
 use mainspring_client::{Client, Error};
 use mainspring_control::error_answer;
@@ -20,9 +20,9 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::{oneshot, watch};
 
+use super::Shared;
 use super::line::Envelope;
 use super::live::Query;
-use super::{DEFAULT_CLIENT_ID, Shared};
 
 /// Maximum bytes of a tool result.
 const RESULT_MAX_BYTES: usize = 16 << 20;
@@ -155,10 +155,7 @@ fn too_long(size: usize) -> String {
 
 /// Returns the ids of a call: those of the query, and those of the calling run and attempt.
 fn line_ids(shared: &Shared, call: &HostCall) -> LineIds {
-    let client = call.client_id.as_ref().map(|client| match client.split_once('#') {
-        Some((DEFAULT_CLIENT_ID, _)) => DEFAULT_CLIENT_ID.to_owned(),
-        _ => client.clone(),
-    });
+    let client = call.client_id.as_deref().map(|client| without_connection(client).to_owned());
     let is_query_of_call = |query: &Query| {
         // The call may arrive before the query knows its run.
         let is_named =
