@@ -6,7 +6,9 @@ use mainspring_kernel::Options;
 use mainspring_kernel::adapter::{End, HandleError, Record};
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::kernel::{Caller, RunRequest};
+use serde_json::Value;
 
+use crate::portable::{export, import};
 use crate::puppet::{Execution, PuppetBehavior, PuppetControl, puppet, puppet_request};
 use crate::world::{Disk, NOW, World, events_text, every_store, run_process, with_timeout};
 
@@ -109,6 +111,42 @@ async fn prompts_join_the_run_and_end_with_it() {
         let next = world.send(puppet_request("a", "thanks")).await.unwrap().run;
         control.next().await.end(End::succeeded());
         assert_eq!(world.ended(next.id).await.no, 4);
+    }
+}
+
+/// Adds the prompts of merged runs to the lines of these runs, as earlier programs did.
+fn with_merged_prompts(file: &str) -> String {
+    let lines: Vec<Value> = file.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let prompt_of = |run: &Value| {
+        let is_prompt = |line: &&Value| line["message"]["messageId"] == run["promptMessageId"];
+        lines.iter().find(is_prompt).unwrap()["message"].clone()
+    };
+    let mut earlier = lines.clone();
+    for line in earlier.iter_mut().filter(|line| line["run"]["mergedIntoRunId"].is_string()) {
+        line["prompt"] = prompt_of(&line["run"]);
+    }
+    earlier.iter().map(|line| format!("{line}\n")).collect()
+}
+
+#[tokio::test]
+async fn a_session_with_a_joined_prompt_is_exported_and_imported() {
+    for disk in every_store() {
+        let (world, mut control) = start(&disk).await;
+        let run = world.send(puppet_request("a", "build it")).await.unwrap().run;
+        let execution = control.next().await;
+        world.send(steer("in blue")).await.unwrap();
+        assert_eq!(take(&execution, vec![message_record("first I dig")]).await, ["in blue"]);
+        execution.end(End::succeeded());
+        world.ended(run.id).await;
+        let file = export(&world, "a").await;
+        let earlier = with_merged_prompts(&file);
+        assert_eq!(earlier.matches("\"prompt\"").count(), 1, "{earlier}");
+        for imported in [&file, &earlier] {
+            let there = World::on(Disk::memory()).await;
+            import(&there, imported).await.unwrap();
+            assert_eq!(export(&there, "a").await, file, "{}", disk.name);
+            assert_eq!(there.path_text("a").await, world.path_text("a").await, "{}", disk.name);
+        }
     }
 }
 

@@ -180,6 +180,8 @@ impl Export {
                 Some(prompt) => store.message_get(self.session.id, prompt).await?,
                 None => None,
             };
+            // The prompt of a merged run, which has no pen either, is in the tree.
+            let waiting = prompt.filter(|(placed, _)| placed.point.is_none());
             let run = self.shared.with_final_text(run).await?;
             let steps = store.steps(run.id).await?.intact()?;
             let mut inputs = vec![];
@@ -198,7 +200,7 @@ impl Export {
                     .state_changes(&StateHistoryOf::Run(run.id), None, usize::MAX)
                     .await?
                     .intact()?,
-                prompt: prompt.map(|(placed, _)| placed.message),
+                prompt: waiting.map(|(placed, _)| placed.message),
                 run,
             })));
         }

@@ -239,6 +239,10 @@ impl PartialSession {
                 self.rows.push(Row::Message(prompt, None));
                 Ok(())
             }
+            // Earlier programs also wrote the prompt of a merged run here. It is in the tree.
+            (Some(id), Some(prompt)) if prompt.id == id && run.merged_into.is_some() => {
+                self.point_of(id).await.map(drop)
+            }
             (Some(id), None) => self.point_of(id).await.map(drop),
             (None, None) => Ok(()),
             (_, Some(prompt)) => refuse(format!("{} is not the prompt of a run that never began", prompt.id)),
