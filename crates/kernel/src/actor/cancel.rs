@@ -48,6 +48,8 @@ impl Actor {
         let Some(queued) = self.queue.get(id).cloned() else {
             return Err(self.run_known(id).await?.not_live().into());
         };
+        // The run may have been tried before the session was loaded: then the end of its path is not in memory.
+        self.restore_path_end(&queued).await?;
         let change = self.path_change_to(queued.pen).await?;
         let mut draft = self.draft().of_run(queued).with_path_change(change);
         self.give_up_on_error(draft.command(RunCommand::Cancel { reason }))?;

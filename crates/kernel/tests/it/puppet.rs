@@ -7,7 +7,7 @@ use mainspring_core::{
     AttemptId, AuthMethod, Failure, FailureCode, RunOption, Time, UsageReports, WaitRequest,
 };
 use mainspring_kernel::adapter::{
-    Adapter, Ask, AttemptHandle, Capabilities, Death, Dispatch, Executed, Login,
+    Adapter, Ask, AttemptHandle, Capabilities, Death, Dispatch, Executed, Login, RestartBehavior,
 };
 use mainspring_kernel::kernel::RunRequest;
 use mainspring_kernel::policy::Rule;
@@ -26,6 +26,7 @@ pub(crate) struct PuppetBehavior {
     pub(crate) client_tools: bool,
     pub(crate) has_login: bool,
     pub(crate) usage_reports: UsageReports,
+    pub(crate) restart_behavior: RestartBehavior,
     pub(crate) dispatch: Dispatch,
     /// `None` if killing it never returns.
     pub(crate) death: Option<Death>,
@@ -46,6 +47,7 @@ impl Default for PuppetBehavior {
             client_tools: true,
             has_login: false,
             usage_reports: UsageReports::Live,
+            restart_behavior: RestartBehavior::AttemptsOrphaned,
             dispatch: Dispatch { dispatched: true, acknowledged: false },
             death: Some(Death::Proven),
             answers_cancel: true,
@@ -152,6 +154,7 @@ impl Adapter for Puppet {
             uses_bindings: self.behavior.uses_bindings,
             options: RunOption::ALL.to_vec(),
             usage_reports: self.behavior.usage_reports,
+            restart_behavior: self.behavior.restart_behavior,
             ..Capabilities::minimal(self.behavior.name)
         }
     }

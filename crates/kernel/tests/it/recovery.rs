@@ -1,9 +1,9 @@
 //! Recovery: how a start handles the work that the last process left unfinished.
 
 use insta::{allow_duplicates, assert_snapshot};
-use mainspring_core::{Block, Cursor, Event, RunChange, RunId, RunStatus, SessionId};
+use mainspring_core::{Block, Cursor, Event, Failure, RunChange, RunId, RunStatus, SessionId};
 use mainspring_kernel::Options;
-use mainspring_kernel::adapter::{Record, RestartBehavior};
+use mainspring_kernel::adapter::{End, Record, RestartBehavior};
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::kernel::{OnOrphan, RunQuery};
 use serde_json::json;
@@ -116,6 +116,55 @@ fn open_tool_calls_become_unknown_with_results_on_the_path() {
             }
             let session = world.kernel.session_get(&world.me, &by_key("a")).await.unwrap();
             assert!(disk.store.session_load(session.id).await.unwrap().unwrap().open_tool_calls.is_empty());
+        });
+    }
+}
+
+#[test]
+fn a_run_that_is_cancelled_before_its_retry_leaves_no_open_tool_calls() {
+    let resumes = || PuppetBehavior {
+        restart_behavior: RestartBehavior::ResumesFromMessages,
+        ..PuppetBehavior::default()
+    };
+    for disk in every_store() {
+        let run = run_process(async {
+            let (adapter, mut control) = puppet(&disk.store, resumes());
+            let world = World::with(disk.clone(), Options::default(), vec![adapter]).await;
+            let run = world.send(puppet_request("a", "go")).await.unwrap().run;
+            let execution = control.next().await;
+            let id = || "t1".to_owned();
+            let calls = vec![
+                Record::Message { blocks: vec![Block::tool_use(id(), "deploy", json!({}))], usage: None },
+                Record::ToolStarted {
+                    tool_use_id: id(),
+                    name: "deploy".into(),
+                    input: None,
+                    decided_by: None,
+                },
+                Record::ToolCompleted { tool_use_id: id(), content: vec![Block::text("deployed")] },
+            ];
+            execution.handle.record(calls).await.unwrap();
+            execution.end(End::failed(Failure::new("x", "y"), true));
+            world.wait_until(run.id, |run| run.attempts == 1 && run.state.status() == RunStatus::Queued).await
+        });
+        run_process(async {
+            let (adapter, _control) = puppet(&disk.store, resumes());
+            let options = Options { execute: false, ..Options::default() };
+            let clock = Clock::manual(NOW.plus(1_000));
+            let world = World::boot(disk.clone(), options, vec![adapter], clock, 2).await;
+            assert_eq!(disk.store.session_load(run.session).await.unwrap().unwrap().open_tool_calls.len(), 1);
+            with_timeout(world.kernel.run_cancel(&world.me, run.id)).await.unwrap();
+            let path = world.path_text("a").await;
+            allow_duplicates! {
+                assert_snapshot!(path, @r#"
+                user completed "go"
+                assistant completed call deploy
+                user completed result "deployed" error=false
+                assistant cancelled error cancelled
+                "#);
+            }
+            let stored = disk.store.session_load(run.session).await.unwrap().unwrap();
+            assert_eq!(stored.open_tool_calls, [], "{}", disk.name);
         });
     }
 }
