@@ -5,6 +5,9 @@
 //!                               └──────────the question expires──────────▶ loaded, and the run times out
 //! ```
 //!
+//! A session stays parked until it is loaded. If the store fails, the load is tried again after a pause. After an error of
+//! the session itself it is no longer parked: `kernel/failures.rs` says when such a session is loaded again.
+//!
 //! Any command loads a session. Only the expiry of its question has to be remembered here. A parked session stays on the
 //! board of live sessions, where people look for runs that wait for them.
 
@@ -16,6 +19,9 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::kernel::Shared;
+
+/// The pause before a session is loaded again whose load has failed.
+const RETRY_MS: u64 = 5_000;
 
 /// The sessions that are parked, by the time at which they are loaded again.
 #[derive(Debug, Default)]
@@ -34,15 +40,13 @@ impl Parked {
     /// Adds a session that must be loaded at `at`.
     pub(crate) fn add(&self, session: SessionId, at: Time) {
         let mut state = self.state.lock();
-        state.remove(session);
-        state.order.insert((at, session));
-        state.times.insert(session, at);
+        state.put(session, at);
         if state.order.first() == Some(&(at, session)) {
             self.changed.notify_one();
         }
     }
 
-    /// Removes a session that is loaded.
+    /// Removes a session that is loaded, has failed or has left this process.
     pub(crate) fn remove(&self, session: SessionId) {
         self.state.lock().remove(session);
     }
@@ -57,17 +61,23 @@ impl Parked {
         self.state.lock().order.first().map(|(at, _)| *at)
     }
 
-    /// Removes and returns the sessions that are due at `now`.
+    /// Returns the sessions that are due at `now`. They are due again after a pause, unless they are loaded by then.
     fn take_due(&self, now: Time) -> Vec<SessionId> {
         let mut state = self.state.lock();
         let due: Vec<SessionId> =
             state.order.iter().take_while(|(at, _)| *at <= now).map(|(_, session)| *session).collect();
-        due.iter().for_each(|session| state.remove(*session));
+        due.iter().for_each(|session| state.put(*session, now.plus(RETRY_MS)));
         due
     }
 }
 
 impl State {
+    fn put(&mut self, session: SessionId, at: Time) {
+        self.remove(session);
+        self.order.insert((at, session));
+        self.times.insert(session, at);
+    }
+
     fn remove(&mut self, session: SessionId) {
         if let Some(at) = self.times.remove(&session) {
             self.order.remove(&(at, session));

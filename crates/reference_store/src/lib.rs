@@ -62,6 +62,7 @@ struct Inner {
     lost: Vec<LostEvents>,
     is_full: bool,
     has_unreadable_runs: bool,
+    has_unreadable_sessions: bool,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -91,6 +92,12 @@ impl MemoryStore {
     #[doc(hidden)]
     pub fn set_runs_unreadable(&self, unreadable: bool) {
         self.inner.lock().has_unreadable_runs = unreadable;
+    }
+
+    /// Makes every load of a session fail until it is called with false.
+    #[doc(hidden)]
+    pub fn set_sessions_unreadable(&self, unreadable: bool) {
+        self.inner.lock().has_unreadable_sessions = unreadable;
     }
 
     /// Injects `fault` into the next commit, or into the next write of an owner's state, a key, a webhook, a
@@ -236,6 +243,9 @@ impl Store for MemoryStore {
     async fn session_load(&self, session: SessionId) -> Result<Option<Loaded>, StoreError> {
         let mut inner = self.inner.lock();
         Fault::LoadPanics.panic_if_in(&mut inner.fault);
+        if inner.has_unreadable_sessions {
+            return Err(StoreError::Unavailable("the injected fault of reads".into()));
+        }
         let epoch = inner.leases.get(&session).map_or(0, |lease| lease.epoch);
         Ok(inner.tables.session_load(Fence { session, epoch }))
     }

@@ -137,8 +137,12 @@ impl Shared {
     }
 
     /// Records a session that could not be loaded because its stored data is damaged. Forgets the failures of a session
-    /// that does not exist. Other errors are not recorded.
+    /// that does not exist. Other errors are not recorded. A parked session stays parked only after an error of the whole
+    /// server.
     pub(super) fn load_refused(&self, session: SessionId, error: &Error) {
+        if !error.is_of_server() {
+            self.parked.remove(session);
+        }
         match error {
             // The session was deleted, or its first commit has failed.
             Error::NotFound { .. } => self.failures.clear(session),
@@ -179,6 +183,7 @@ impl Shared {
     }
 
     fn record_failure(&self, session: SessionId, error: &Error) {
+        self.parked.remove(session);
         let (now, moment) = (self.clock.now(), self.clock.moment());
         let (count, pause_ms) = self.failures.record(session, error, now, Some(moment));
         let Some(me) = self.me.upgrade().filter(|_| count <= MAX_UNASKED_RETRIES) else { return };

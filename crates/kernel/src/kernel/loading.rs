@@ -61,6 +61,7 @@ impl Shared {
         };
         match recovered {
             Ok(Ok(())) => {
+                self.parked.remove(session);
                 // The work is counted before the kernel reports that it has started.
                 actor.report_status();
                 ready.map(|ready| ready.send(Ok(())));

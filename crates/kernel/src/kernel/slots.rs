@@ -214,7 +214,6 @@ impl Shared {
     fn start(&self, slot: &mut SessionSlot, ready: Option<Ready>) -> Sender {
         let (tx, rx) = mpsc::unbounded_channel();
         slot.actor = Some(tx.clone());
-        self.parked.remove(slot.feed.session());
         if let Some(me) = self.me.upgrade() {
             let (tx, feed) = (tx.clone(), slot.feed.clone());
             self.tasks.spawn(Box::pin(async move { me.run_actor(feed, (tx, rx), ready).await }));

@@ -1,10 +1,13 @@
 //! Parked sessions: a run that waits for an answer needs no memory, and goes on when the answer comes.
 
-use mainspring_core::RunStatus;
+use std::sync::Arc;
+
+use mainspring_core::{RunId, RunStatus};
 use mainspring_kernel::board::LiveStatus;
 use mainspring_kernel::feed::Item;
+use mainspring_reference_store::MemoryStore;
 
-use crate::world::{World, by_key, every_store, input, kinds, run_ready_tasks, with_timeout};
+use crate::world::{Disk, World, by_key, every_store, input, kinds, run_ready_tasks, with_timeout};
 
 /// The default of `idle_unload_ms`.
 const IDLE_UNLOAD_MS: u64 = 30_000;
@@ -50,23 +53,43 @@ async fn a_session_that_waits_for_an_answer_leaves_memory_and_continues_with_the
     }
 }
 
+/// Waits until the run has ended, without loading its session.
+async fn ended_status(world: &World, run: RunId) -> RunStatus {
+    loop {
+        let status = world.get(run).await.state.status();
+        if status.is_ended() {
+            return status;
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
 #[tokio::test]
 async fn the_question_of_a_parked_session_expires() {
     for disk in every_store() {
         let world = World::on(disk).await;
         let run = park(&world).await;
-        let timed_out = async {
-            loop {
-                let found = world.get(run.id).await;
-                if found.state.status().is_ended() {
-                    return found.state.status();
-                }
-                tokio::task::yield_now().await;
-            }
-        };
-        let status = world.advance_until(60 * 60 * 1_000, timed_out).await;
+        let status = world.advance_until(60 * 60 * 1_000, ended_status(&world, run.id)).await;
         assert_eq!(status, RunStatus::TimedOut, "{}", world.disk.name);
     }
+}
+
+#[tokio::test]
+async fn a_question_that_expires_while_the_store_fails_expires_later() {
+    let store = Arc::<MemoryStore>::default();
+    let world = World::on(Disk::on_memory(store.clone())).await;
+    let run = park(&world).await;
+    let expires_at = world.get(run.id).await.state.wait().unwrap().expires_at.unwrap();
+    store.set_sessions_unreadable(true);
+    for pause in [expires_at.since(world.clock.now()), 60_000] {
+        world.clock.advance(pause);
+        run_ready_tasks().await;
+        assert_eq!(world.get(run.id).await.state.status(), RunStatus::WaitingInput);
+        assert_eq!(world.kernel.sessions_in_memory(), 0, "the load has failed");
+    }
+    store.set_sessions_unreadable(false);
+    let status = world.advance_until(1_000, ended_status(&world, run.id)).await;
+    assert_eq!(status, RunStatus::TimedOut);
 }
 
 #[tokio::test]
