@@ -48,7 +48,8 @@ pub(crate) async fn remove_unused_blobs(shared: Weak<Shared>, clock: Clock, task
 }
 
 impl Shared {
-    /// Removes the artifacts that have expired, and returns their ids.
+    /// Removes the artifacts that have expired, and returns their ids. An artifact that cannot be removed does not stop
+    /// the removal of others, unless the whole server has failed.
     pub(crate) async fn artifacts_expire(&self) -> Result<Vec<ArtifactId>, Error> {
         let retention = self.options.artifact_retention;
         if !retention.is_limited() {
@@ -62,13 +63,14 @@ impl Shared {
             if self.tasks.is_stopping() {
                 break;
             }
-            // The artifact's session may have been deleted meanwhile.
-            let Some(artifact) = self.store.artifact_get(id).await? else { continue };
-            match self.call(artifact.session, |reply| Command::ArtifactDelete(id, reply)).await {
+            match self.artifact_expire(id).await {
                 Ok(()) => removed.push(id),
                 // The session is gone, or its home removes the artifact.
                 Err(Error::NotFound { .. } | Error::Elsewhere { .. }) => {}
-                Err(error) => return Err(error),
+                Err(error) if error.is_of_server() => return Err(error),
+                Err(error) => {
+                    tracing::warn!(%error, artifact = %id, "cannot remove an expired artifact; trying again later");
+                }
             }
         }
         if !removed.is_empty() {
@@ -76,6 +78,13 @@ impl Shared {
             self.blobs_collect().await;
         }
         Ok(removed)
+    }
+
+    async fn artifact_expire(&self, id: ArtifactId) -> Result<(), Error> {
+        // The artifact's session may have been deleted meanwhile.
+        let found = self.store.artifact_get(id).await?;
+        let session = found.ok_or_else(|| Error::not_found("artifact", id))?.session;
+        self.call(session, |reply| Command::ArtifactDelete(id, reply)).await
     }
 
     /// Lists all artifacts, oldest first.

@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use tokio::io::AsyncReadExt;
 
 use crate::puppet::{PuppetBehavior, puppet, puppet_request};
-use crate::world::{Disk, NOW, World, by_key, every_store, with_timeout};
+use crate::world::{Disk, NOW, World, by_key, every_store, run_process, with_timeout};
 
 /// Starts a kernel that stores artifacts in `folder`.
 pub(crate) async fn world_with_artifacts(disk: Disk, folder: &TempDir, seed: u64) -> World {
@@ -571,5 +571,33 @@ async fn a_memory_candidate_comes_from_a_run_and_is_decided_once() {
         assert_eq!(world.kernel.memory_candidates(None, 9).await.unwrap(), [], "{name}");
         execution.end(End::succeeded());
         world.ended(run.id).await;
+    }
+}
+
+#[test]
+fn a_session_that_fails_does_not_keep_the_expired_artifacts_of_others() {
+    use mainspring_core::ArtifactRetention;
+    const DAY_MS: u64 = 24 * 60 * 60 * 1_000;
+    for disk in every_store() {
+        let folder = tempfile::tempdir().unwrap();
+        let (older, newer) = run_process(async {
+            let world = world_with_artifacts(disk.clone(), &folder, 1).await;
+            let older = world.put("a", b"older").await.unwrap();
+            world.clock.advance(1);
+            (older, world.put("b", b"newer").await.unwrap())
+        });
+        run_process(async {
+            let options = Options {
+                artifacts: Some(folder.path().join("artifacts")),
+                artifact_retention: ArtifactRetention { keep_days: 30, keep_bytes: 0 },
+                ..Options::default()
+            };
+            let clock = Clock::manual(NOW.plus(31 * DAY_MS));
+            let world = World::boot(disk.clone(), options, vec![], clock, 2).await;
+            disk.inject_fault(Fault::LoadPanics);
+            assert_eq!(world.kernel.artifacts_expire().await.unwrap(), [newer.id], "{}", disk.name);
+            // The session works again.
+            assert_eq!(world.kernel.artifacts_expire().await.unwrap(), [older.id], "{}", disk.name);
+        });
     }
 }
