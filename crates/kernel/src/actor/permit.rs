@@ -50,9 +50,11 @@ impl Actor {
         if self.shared.tasks.is_stopping() {
             return;
         }
+        let now = self.shared.clock.now();
         let next = match &self.active {
             Some(active) => Some(active.run().as_ref()),
-            None => self.queue.first(),
+            // The run that the permit was ordered for may have failed meanwhile, and pause before its retry.
+            None => self.queue.next_start().filter(|(_, at)| *at <= now).map(|(run, _)| run),
         };
         // The run that the permit was ordered for may have ended, and the next one may need another adapter's permit.
         let Some(run) = next.filter(|run| permit.is_for(&run.adapter)).cloned() else {

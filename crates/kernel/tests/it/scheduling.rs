@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Wake, Waker};
 
 use mainspring_core::permits::PermitPool;
-use mainspring_core::{RunId, RunStatus};
+use mainspring_core::{Failure, RunId, RunStatus};
 use mainspring_kernel::Options;
 use mainspring_kernel::adapter::{Adapter, End, Executed};
 use mainspring_kernel::clock::Clock;
@@ -228,6 +228,32 @@ async fn a_held_wait_releases_its_worker() {
     let (answer, ()) = Box::pin(with_timeout(async { tokio::join!(asking, rest) })).await;
     assert_eq!(answer.unwrap(), input("yes"));
     assert_eq!(world.get(waits).await.state.status(), RunStatus::Running);
+}
+
+#[tokio::test]
+async fn a_run_that_fails_while_it_waits_for_a_permit_pauses_before_its_retry() {
+    let disk = Disk::memory();
+    let (adapter, mut control) = puppet(&disk.store, PuppetBehavior::default());
+    let world = World::with(disk, workers(1), vec![adapter]).await;
+    let fails = world.send(puppet_request("a", "go")).await.unwrap().run.id;
+    let holder = control.next().await;
+    let handle = holder.handle.clone();
+    let asking = handle.ask(question(mainspring_core::WaitRequest::Input, None));
+    let rest = async {
+        let wait = world.wait_for_question(fails).await;
+        world.send(puppet_request("b", "go")).await.unwrap();
+        let other = control.next().await;
+        world.kernel.run_answer(&world.me, fails, wait, input("yes")).await.unwrap();
+        holder.end(End::failed(Failure::new("x", "y"), true));
+        world.wait_until(fails, |run| run.state.status() == RunStatus::Queued).await;
+        other.end(End::succeeded());
+        run_ready_tasks().await;
+    };
+    let (_, ()) = Box::pin(with_timeout(async { tokio::join!(asking, rest) })).await;
+    assert_eq!((control.is_idle(), world.get(fails).await.attempts), (true, 1), "the pause is not over");
+    world.clock.advance(500);
+    control.next().await;
+    assert_eq!(world.get(fails).await.attempts, 2);
 }
 
 /// Options of a kernel that accepts runs but does not execute them.
