@@ -1,10 +1,10 @@
 //! The text that the agents of the runs in an image have written, so that a caller that waits for a run is answered
 //! without a read of the store.
 //!
-//! Only runs that began while their session was loaded and that have had one attempt are here: all messages of such a
-//! run are on its path. Long texts are read from the store.
+//! Only runs that began while their session was loaded and that are in their first attempt, or ended with it, are here: all
+//! messages of such a run are on its path. Long texts are read from the store.
 
-use mainspring_core::{Message, MessageId, Role, Run, RunId};
+use mainspring_core::{Message, MessageId, Role, Run, RunId, RunStatus};
 
 use crate::kernel::{TextPart, join_text};
 use crate::store::Row;
@@ -44,7 +44,8 @@ impl RunTexts {
                 self.0.retain(|text| text.run != run.id);
                 self.0.push(RunText { run: run.id, last: None, parts: vec![] });
             }
-            if run.attempts > 1 || run.merged_into.is_some() {
+            let is_tried_again = run.attempts > 0 && run.state.status() == RunStatus::Queued;
+            if is_tried_again || run.merged_into.is_some() {
                 self.0.retain(|text| text.run != run.id);
             }
         }

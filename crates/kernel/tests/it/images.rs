@@ -169,8 +169,12 @@ async fn the_text_in_memory_equals_the_text_in_the_store() {
         let hangs = world.prompt("a", "say half; hang").await;
         with_timeout(world.kernel.run_cancel(&world.me, hangs.id)).await.unwrap();
         let cancelled = world.ended(hangs.id).await;
+        let pauses = world.prompt("a", "say half; fail once no; say again").await;
+        world.wait_until(pauses.id, |run| run.attempts == 1 && run.state.status() == RunStatus::Queued).await;
+        with_timeout(world.kernel.run_cancel(&world.me, pauses.id)).await.unwrap();
+        let not_retried = world.ended(pauses.id).await;
         assert!(world.kernel.session_close(&world.me, &by_key("a")).await.unwrap());
-        for run in [answered, cancelled] {
+        for run in [answered, cancelled, not_retried] {
             assert_eq!(run.final_text, world.get(run.id).await.final_text, "{}", world.disk.name);
         }
     }
