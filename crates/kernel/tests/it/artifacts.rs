@@ -3,12 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use mainspring_core::{
-    AccessRole, Artifact, ArtifactRole, Block, Body, KeyId, KeyLists, Limits, Message, RunId, Visibility,
+    AccessRole, Artifact, ArtifactRole, Block, Body, KeyId, KeyLists, Limits, Message, Place, RunId,
+    Visibility,
 };
 use mainspring_kernel::adapter::{End, HandleError};
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::kernel::{
-    ArtifactQuery, ArtifactsOf, Caller, NewArtifact, NewSession, RunRequest, SessionTarget,
+    ArtifactQuery, ArtifactsOf, Caller, ForkRequest, NewArtifact, NewSession, RunRequest, SessionTarget,
 };
 use mainspring_kernel::store::SessionRef;
 use mainspring_kernel::{Error, Options};
@@ -378,6 +379,35 @@ async fn an_attempt_reads_only_the_files_of_its_prompt() {
 }
 
 #[tokio::test]
+async fn an_attempt_in_a_fork_reads_the_files_of_an_inherited_prompt() {
+    for disk in every_store() {
+        let (name, folder) = (disk.name, tempfile::tempdir().unwrap());
+        let (adapter, mut control) = puppet(&disk.store, PuppetBehavior::default());
+        let options = Options { artifacts: Some(folder.path().join("artifacts")), ..Options::default() };
+        let world = World::with(disk, options, vec![adapter]).await;
+        let target = SessionTarget { key: Some("a".into()), ..SessionTarget::default() };
+        world.kernel.session_open(&world.me, &target, None).await.unwrap();
+        let named = world.put("a", b"hello").await.unwrap();
+        let attachment = Block::Attachment { artifact: named.id, mime_type: String::new(), name: None };
+        let request = RunRequest { prompt: vec![attachment], ..puppet_request("a", "") };
+        let run = world.send(request).await.unwrap().run;
+        control.next().await.end(End::succeeded());
+        world.ended(run.id).await;
+        let path = world.path("a").await;
+        let fork = ForkRequest { message: path[1].id, key: Some("f".into()), title: None };
+        world.kernel.session_fork(&world.me, &by_key("a"), fork, None).await.unwrap();
+        let place = Place::Regenerate { message_id: path[0].id };
+        let again = RunRequest { prompt: vec![], place, ..puppet_request("f", "") };
+        world.send(again).await.unwrap();
+        let handle = control.next().await.handle;
+        let (_, mut reader) = handle.attachment(&handle.assignment().prompt, named.id).await.unwrap();
+        let mut bytes = vec![];
+        reader.read_to_end(&mut bytes).await.unwrap();
+        assert_eq!(bytes, b"hello", "{name}");
+    }
+}
+
+#[tokio::test]
 async fn artifacts_are_visible_to_readers_of_their_session_only() {
     let folder = tempfile::tempdir().unwrap();
     let world = world_with_artifacts(Disk::memory(), &folder, 1).await;
@@ -471,7 +501,7 @@ async fn a_false_media_type_is_replaced_and_a_missing_one_recognized() {
 #[tokio::test]
 async fn expired_artifacts_are_removed_unless_something_names_them() {
     use mainspring_core::{ArtifactRetention, Expect};
-    use mainspring_kernel::kernel::{ForkRequest, StateOf};
+    use mainspring_kernel::kernel::StateOf;
     for disk in every_store() {
         let (name, folder) = (disk.name, tempfile::tempdir().unwrap());
         let options = Options {

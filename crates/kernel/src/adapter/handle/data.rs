@@ -162,7 +162,7 @@ impl AttemptHandle {
         Ok(bytes)
     }
 
-    /// Opens an attachment of `prompt`.
+    /// Opens an attachment of `prompt`, which may be a message that the session has inherited as a fork.
     pub async fn attachment(
         &self,
         prompt: &Message,
@@ -170,12 +170,10 @@ impl AttemptHandle {
     ) -> Result<(Artifact, BlobReader), HandleError> {
         let is_attached =
             |block: &Block| matches!(block, Block::Attachment { artifact, .. } if *artifact == id);
-        let not_found = || Error::not_found("artifact", id);
-        if prompt.session != self.assignment.session.id || !prompt.content.iter().any(is_attached) {
-            return Err(not_found().into());
+        if !prompt.content.iter().any(is_attached) {
+            return Err(Error::not_found("artifact", id).into());
         }
-        let found = self.parts.store.artifact_get(id).await.map_err(Error::from)?;
-        let artifact = found.ok_or_else(not_found)?;
+        let artifact = self.artifact_get(id).await?;
         let bytes = self.parts.shared.artifact_open(&artifact, 0, None).await?;
         Ok((artifact, bytes))
     }
