@@ -35,6 +35,11 @@ impl UsageSums {
         self.0.lock().get(&session).copied().unwrap_or_default()
     }
 
+    /// Forgets the sum of a session whose runs are replaced: it was deleted, and is imported again.
+    pub(super) fn forget(&self, session: SessionId) {
+        self.0.lock().remove(&session);
+    }
+
     fn put(&self, session: SessionId, sum: Sum) {
         let mut sums = self.0.lock();
         if sums.len() >= MAX_SESSIONS && !sums.contains_key(&session) {

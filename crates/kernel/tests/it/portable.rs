@@ -421,3 +421,20 @@ async fn an_import_during_store_faults_is_complete_or_leaves_nothing() {
         }
     }
 }
+
+#[tokio::test]
+async fn the_usage_of_a_session_that_is_imported_again_is_that_of_the_file() {
+    for disk in every_store() {
+        let world = World::on(disk).await;
+        let used =
+            async || world.kernel.session_view(&world.me, &by_key("a")).await.unwrap().usage.input_tokens;
+        world.play("a", "usage 3 1").await;
+        let file = export(&world, "a").await;
+        world.play("a", "usage 4 1").await;
+        assert_eq!(used().await, 7, "{}", world.disk.name);
+        world.kernel.session_delete(&world.me, &by_key("a")).await.unwrap();
+        world.settled().await;
+        import(&world, &file).await.unwrap();
+        assert_eq!(used().await, 3, "{}", world.disk.name);
+    }
+}

@@ -383,6 +383,7 @@ impl PartialSession {
         self.rows.push(Row::Session(Arc::new(stored)));
         self.rows.extend(pin.iter().map(|pin| Row::Pin(Box::new(pin.clone()))));
         let session = Session { tip, base: None, ..self.session.clone() };
+        self.shared.usage_sums.forget(session.id);
         if let Err(error) = self.write().await {
             // The outcome may be unknown: look it up.
             let found = SessionRef::Id(session.id);
