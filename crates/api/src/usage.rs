@@ -41,7 +41,7 @@ pub struct UsageReport {
     /// The end of the span, which is not part of it.
     #[serde(rename = "toMs")]
     pub to: Time,
-    /// The usage of all runs. Runs that are queued have used nothing and are not counted.
+    /// The usage of all runs. Runs that wait for their first attempt have used nothing and are not counted.
     pub total: UsageSum,
     /// The usage by group, sorted by day, agent, model and session. Empty without `by`.
     pub groups: Vec<UsageGroup>,

@@ -59,7 +59,8 @@ impl Kernel {
             let in_span = rows.iter().take_while(|run| run.created_at >= from).count();
             let damaged = rows.damaged.iter().filter(|damage| damage.index <= in_span).count();
             report.damaged_runs += damaged as u64;
-            for run in rows.iter().take(in_span).filter(|run| run.state.status() != RunStatus::Queued) {
+            let is_new = |run: &Run| run.state.status() == RunStatus::Queued && run.attempts == 0;
+            for run in rows.iter().take(in_span).filter(|run| !is_new(run)) {
                 let usage = self.usage_of(run);
                 report.total.add(usage);
                 if dimensions.has_any() {

@@ -1,5 +1,6 @@
 //! Usage: unknown usage is never reported as zero.
 
+use mainspring_api::UsageQuery;
 use mainspring_core::{MessageId, Place, RunStatus, Usage};
 use mainspring_kernel::Options;
 use mainspring_kernel::kernel::RunRequest;
@@ -49,5 +50,18 @@ async fn the_usage_of_a_session_includes_its_branches() {
         let used = world.kernel.session_usage(&world.me, &by_key("a")).await.unwrap();
         assert_eq!((used.runs, used.usage.input_tokens, used.usage.output_tokens), (2, 20, 10));
         assert!(used.usage.is_known(), "{}", world.disk.name);
+    }
+}
+
+#[tokio::test]
+async fn a_report_counts_runs_that_wait_for_a_retry_and_not_those_that_are_new() {
+    for disk in every_store() {
+        let world = World::on(disk).await;
+        let run = world.prompt("a", "usage 10 5; fail retry").await;
+        world.wait_until(run.id, |run| run.attempts == 1 && run.state.status() == RunStatus::Queued).await;
+        world.prompt("a", "usage 1 1").await;
+        let query = UsageQuery { to: Some(world.clock.now().plus(1)), ..UsageQuery::default() };
+        let total = world.kernel.usage_report(&world.me, &query).await.unwrap().total;
+        assert_eq!((total.runs, total.input_tokens), (1, 10), "{}", world.disk.name);
     }
 }
