@@ -57,13 +57,12 @@ impl Kernel {
                 false => Err(Error::AgentTaken { name: name.to_string() }),
             };
         }
-        let limit = AGENTS_PER_OWNER;
-        let count = self.shared.store.agent_count(&caller.owner).await?;
-        if count >= limit {
-            return Err(Error::TooMany { what: "agents", limit });
-        }
-        // Putting an existing version again does not count against the quota.
+        // Putting an existing version again does not count against the limit and the quota.
         if self.agent_row(caller, &name).await?.is_none() {
+            let (count, limit) = (self.shared.store.agent_count(&caller.owner).await?, AGENTS_PER_OWNER);
+            if count >= limit {
+                return Err(Error::TooMany { what: "agents", limit });
+            }
             self.shared.check_agents(&caller.owner, count)?;
         }
         let row = AgentRow {

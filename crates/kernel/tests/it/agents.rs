@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use mainspring_core::{AccessRole, AgentDefinition, AgentName, ModelList, RunOptions};
 use mainspring_kernel::agents::{Catalog, RuntimeAgent};
-use mainspring_kernel::kernel::{AgentQuery, AgentScope, Caller};
+use mainspring_kernel::kernel::{AGENTS_PER_OWNER, AgentQuery, AgentScope, Caller};
+use mainspring_kernel::store::AgentRow;
 use mainspring_kernel::{Error, Options};
 use mainspring_store::Fault;
 use serde_json::Value;
 
-use crate::world::{Disk, World, every_store};
+use crate::world::{Disk, NOW, World, every_store};
 
 /// A runtime with the agents `shared@1` and `shared@3`. It refuses the system prompt "broken".
 #[derive(Debug)]
@@ -140,4 +141,20 @@ async fn an_agent_whose_write_had_an_unknown_outcome_is_looked_up() {
             assert_eq!(code(world.kernel.agent_delete(&ada, &name).await), wanted, "{fault:?}");
         }
     }
+}
+
+#[tokio::test]
+async fn an_existing_version_is_put_again_at_the_limit_of_versions() {
+    let disk = Disk::memory();
+    let world = world(disk.clone()).await;
+    let (kernel, ada) = (&world.kernel, Caller::new("ada"));
+    kernel.agent_create(&ada, agent("poet", "a")).await.unwrap();
+    for version in 1..AGENTS_PER_OWNER {
+        let definition = AgentDefinition::new("other", u32::try_from(version).unwrap());
+        let row = AgentRow { owner: "ada".into(), hash: [0; 32], definition, created_at: NOW };
+        disk.store.agent_write(&row).await.unwrap();
+    }
+    assert_eq!(code(kernel.agent_create(&ada, agent("poet@2", "a")).await), "too_many");
+    assert!(!kernel.agent_create(&ada, agent("poet", "a")).await.unwrap().1, "the same again");
+    assert_eq!(code(kernel.agent_create(&ada, agent("poet", "b")).await), "agent_taken");
 }
