@@ -4,7 +4,7 @@ use mainspring_core::{Body, Cursor, Event};
 use mainspring_kernel::kernel::{Caller, RunRequest};
 use mainspring_kernel::owner_events::{OwnerEvents, OwnerItem};
 
-use crate::world::{Disk, World, by_key, every_store};
+use crate::world::{Disk, World, by_key, every_store, with_timeout};
 
 /// Reads until the reader has caught up. Returns the events and the cursor.
 async fn caught_up(events: &mut OwnerEvents) -> (Vec<Event>, Cursor) {
@@ -80,9 +80,12 @@ async fn a_deletion_event_is_delivered_after_the_purge() {
     world.kernel.session_delete(&world.me, &by_key("a")).await.unwrap();
     let (store, me) = (&world.disk.store, &world.me.owner);
     let purged = async || store.owner_events(me, None, Cursor::START, 9).await.unwrap().0.is_empty();
-    while !purged().await {
-        tokio::task::yield_now().await;
-    }
+    with_timeout(async {
+        while !purged().await {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
     let (read, _) = caught_up(&mut events).await;
     assert!(matches!(read[..], [Event { body: Body::SessionDeleted {}, .. }]), "{read:?}");
 }

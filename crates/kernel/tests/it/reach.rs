@@ -439,7 +439,6 @@ async fn sessions_of_two_servers_do_not_wait_for_each_other() {
 #[tokio::test(flavor = "multi_thread")]
 async fn waits_that_two_servers_begin_at_the_same_time_close_no_cycle() {
     let mut group = Group::start().await;
-    let mut accepted = 0;
     for round in 0..10 {
         let (first, here) = group.start_run(0, &format!("here{round}")).await;
         let (second, there) = group.start_run(1, &format!("there{round}")).await;
@@ -453,7 +452,6 @@ async fn waits_that_two_servers_begin_at_the_same_time_close_no_cycle() {
         let refused: Vec<&Error> = outcomes.iter().filter_map(|outcome| outcome.as_ref().err()).collect();
         assert!(!refused.is_empty(), "both wait for each other in round {round}");
         assert!(refused.iter().all(|error| error.code() == "would_deadlock"), "{refused:?}");
-        accepted += outcomes.iter().filter(|outcome| outcome.is_ok()).count();
         for (run, server) in [(first, 0), (second, 1)] {
             group.servers[server].kernel.run_cancel(&group.me, run.id).await.unwrap();
             group.reaches(run.id, RunStatus::Cancelled).await;
@@ -467,7 +465,6 @@ async fn waits_that_two_servers_begin_at_the_same_time_close_no_cycle() {
     let (first, here) = group.start_run(0, "last-here").await;
     let (second, there) = group.start_run(1, "last-there").await;
     group.drive(delegate(&there, continues(first.session, "say y"))).await.unwrap();
-    assert!(accepted <= 10);
     drop((second, here));
 }
 
