@@ -579,7 +579,7 @@ pub fn apply(run: &mut Run, body: &Body, attempt: Option<AttemptId>, wait: Optio
                 RunChange { adapter, model, model_profile, limits: *limits }.apply(run);
             }
             if is_reopened {
-                run.retried_at = Some(at);
+                restart_time_limit(run, at);
                 goal::reopen(&mut run.goals);
             }
         }
@@ -641,6 +641,15 @@ pub fn apply(run: &mut Run, body: &Body, attempt: Option<AttemptId>, wait: Optio
         Body::RunOrphaned { error, close } => end(run, RunState::Orphaned { error: error.clone() }, close),
         other => goal::apply(&mut run.goals, other, at),
     }
+}
+
+/// Lets the time limit of a run count from `at`, its retry by a caller.
+fn restart_time_limit(run: &mut Run, at: Time) {
+    let since = run.limited_since();
+    if let Some(ends_at) = run.budget.as_mut().and_then(|budget| budget.ends_at.as_mut()) {
+        *ends_at = at.plus(ends_at.since(since));
+    }
+    run.retried_at = Some(at);
 }
 
 fn set_answer(run: &mut Run, to: WaitId, answer: Answer) {

@@ -726,3 +726,23 @@ fn a_failure_with_a_status_that_is_not_settled_becomes_failed() {
     }
     assert_eq!((world.run.state.status(), world.attempts[0].status), (RunStatus::Failed, RunStatus::Failed));
 }
+
+#[test]
+fn the_time_limit_counts_from_a_retry_by_a_caller() {
+    let mut world = World::new();
+    world.run.options.limits.max_time = Some(1_000);
+    for command in ["start", "open"] {
+        world.step(command).unwrap();
+    }
+    let limits = world.run.options.limits;
+    let budget = Budget::of(&limits, 1, 1, &Usage::default(), world.run.limited_since()).unwrap();
+    apply(&mut world.run, &Body::LimitExceeded { budget }, None, None, world.now);
+    world.step("finish failed").unwrap();
+    world.now = Time(5_000);
+    world.step("retry").unwrap();
+    let left = |now: u64| {
+        let now = world.now.plus(now);
+        world.run.limits_left(AgentLimits::default(), &Usage::default(), now).max_time
+    };
+    assert_eq!([left(0), left(1), left(2_000)], [Some(1_000), Some(999), Some(0)]);
+}
