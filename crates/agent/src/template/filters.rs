@@ -26,9 +26,13 @@ pub(super) fn apply<'t, 'a>(
             text_filter(name, &value, given, budget)
         }
         "split" | "lines" => split(name, &value, given, budget),
-        "length" | "count" => match value.len() {
-            Some(length) => Ok(int(length)),
-            None => Err(TemplateError::new(format!("a {} has no length", value.kind()))),
+        "length" | "count" => match (value.as_str(), value.len()) {
+            (Some(text), _) => {
+                budget.bytes(text.len())?;
+                Ok(int(text.chars().count()))
+            }
+            (None, Some(length)) => Ok(int(length)),
+            (None, None) => Err(TemplateError::new(format!("a {} has no length", value.kind()))),
         },
         "default" | "d" => {
             let is_lax = given.positional.get(1).is_some_and(Value::is_true);

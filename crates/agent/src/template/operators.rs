@@ -179,7 +179,7 @@ pub(super) fn equals<'a>(
             Numbers::Floats(left, right) => left == right,
         });
     }
-    if left.len() != right.len() || left.kind() != right.kind() {
+    if left.kind() != right.kind() || left.len() != right.len() {
         return Ok(false);
     }
     match left.kind() {

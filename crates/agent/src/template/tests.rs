@@ -119,6 +119,11 @@ fn repeated(times: usize, part: &str) -> String {
     (0..times).map(|_| part).collect()
 }
 
+/// A template that evaluates `part` 5000 times, where `s` is a text of 3 MB.
+fn repeated_on_a_long_text(part: &str) -> String {
+    format!("{{% set s = 'a' * 3000000 %}}{{% for i in range(5000) %}}{part}{{% endfor %}}")
+}
+
 /// Templates that would take too much time or memory without a budget.
 fn hostile() -> Vec<String> {
     let doubling = |operation: &str| {
@@ -188,6 +193,7 @@ fn hostile() -> Vec<String> {
         "{% for i in range(20000) %}{% if state == state %}{% endif %}{% endfor %}".into(),
         "{% for i in range(20000) %}{{ big[-1:] }}{% endfor %}".into(),
         "{% for i in range(20000) %}{{ big|first }}{% endfor %}".into(),
+        repeated_on_a_long_text("{{ s|length }}"),
     ]
 }
 

@@ -206,10 +206,9 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The number of items or characters.
+    /// The number of items. `None` for a text: counting its characters is work in proportion to it.
     pub(super) fn len(&self) -> Option<usize> {
         match self {
-            Self::Text(text) | Self::Safe(text) => Some(text.chars().count()),
             Self::Json(Json::Array(items)) => Some(items.len()),
             Self::Json(Json::Object(entries)) => Some(entries.len()),
             Self::List(list) => Some(list.items.len()),
