@@ -522,7 +522,9 @@ impl<'t, 'a> Evaluator<'t, 'a> {
                 let mut values = BTreeMap::new();
                 for (name, value) in entries {
                     value.check_storable()?;
-                    values.insert(name.as_str().unwrap_or_default().to_owned(), value);
+                    let name = name.as_str().unwrap_or_default();
+                    self.budget.bytes(name.len())?;
+                    values.insert(name.to_owned(), value);
                 }
                 Ok(Value::Namespace(Rc::new(RefCell::new(values))))
             }

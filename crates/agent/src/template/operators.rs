@@ -254,6 +254,7 @@ pub(super) fn contains<'a>(
     if container.is_map() {
         return Ok(match container {
             Value::Json(serde_json::Value::Object(entries)) => {
+                budget.bytes(value.as_str().map_or(0, str::len))?;
                 value.as_str().is_some_and(|key| entries.contains_key(key))
             }
             _ => !container.get(value, budget)?.is_undefined(),

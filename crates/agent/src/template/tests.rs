@@ -124,6 +124,11 @@ fn repeated_on_a_long_text(part: &str) -> String {
     format!("{{% set s = 'a' * 3000000 %}}{{% for i in range(5000) %}}{part}{{% endfor %}}")
 }
 
+/// Statements that keep 200 namespaces, each made of the map `map`.
+fn namespaces_of_a_map() -> String {
+    (0..200).map(|at| format!("{{% set n{at} = namespace(map) %}}")).collect()
+}
+
 /// Templates that would take too much time or memory without a budget.
 fn hostile() -> Vec<String> {
     let doubling = |operation: &str| {
@@ -194,6 +199,12 @@ fn hostile() -> Vec<String> {
         "{% for i in range(20000) %}{{ big[-1:] }}{% endfor %}".into(),
         "{% for i in range(20000) %}{{ big|first }}{% endfor %}".into(),
         repeated_on_a_long_text("{{ s|length }}"),
+        repeated_on_a_long_text("{{ s is startingwith s }}"),
+        repeated_on_a_long_text("{{ s is endingwith s }}"),
+        repeated_on_a_long_text("{{ state[s] }}"),
+        repeated_on_a_long_text("{{ s in state }}"),
+        "{{ range(5000)|map(attribute='0' * 1000000)|list|length }}".into(),
+        format!("{{% set map = {{'a' * 1000000: 1}} %}}{}", namespaces_of_a_map()),
     ]
 }
 

@@ -34,8 +34,13 @@ pub(super) fn holds<'a>(
         "sequence" => value.is_sequence(),
         "iterable" => value.is_sequence() || value.is_map() || text.is_some(),
         "mapping" => value.is_map(),
-        "startingwith" => text.zip(first()?.as_str()).is_some_and(|(text, start)| text.starts_with(start)),
-        "endingwith" => text.zip(first()?.as_str()).is_some_and(|(text, end)| text.ends_with(end)),
+        "startingwith" | "endingwith" => match text.zip(first()?.as_str()) {
+            Some((text, part)) => {
+                budget.bytes(part.len())?;
+                if name == "startingwith" { text.starts_with(part) } else { text.ends_with(part) }
+            }
+            None => false,
+        },
         "lower" | "upper" => {
             budget.bytes(text.map_or(0, str::len))?;
             let is_upper = name == "upper";

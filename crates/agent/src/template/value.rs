@@ -220,6 +220,8 @@ impl<'a> Value<'a> {
 
     /// The value under `key`: of a map, by its key; of a list, by its index, which counts from the end if negative.
     pub(super) fn get(&self, key: &Self, budget: &mut Budget) -> Result<Self, TemplateError> {
+        // A text is hashed or compared as a whole.
+        budget.bytes(key.as_str().map_or(0, str::len))?;
         let index = |length: usize| match key {
             Self::Int(at) if *at >= 0 => usize::try_from(*at).ok(),
             Self::Int(at) => {
@@ -263,6 +265,7 @@ impl<'a> Value<'a> {
     /// The value at a path of names and indexes, separated by dots.
     pub(super) fn get_path(&self, path: &str, budget: &mut Budget) -> Result<Self, TemplateError> {
         let mut value = self.clone();
+        budget.bytes(path.len())?;
         for part in path.split('.') {
             budget.step()?;
             let key = match part.parse() {
