@@ -478,13 +478,10 @@ impl Order {
     ) -> Result<Ordering, TemplateError> {
         let order = match (a.as_str(), b.as_str()) {
             (Some(a), Some(b)) if !self.is_case_sensitive => {
+                // The comparison ends with the shorter text, so a long text costs no more than a short one.
                 budget.bytes(a.len().min(b.len()) + 1)?;
-                let folded =
-                    |text: &'_ str| text.bytes().map(|byte| byte.to_ascii_lowercase()).collect::<Vec<_>>();
-                let length = a.len().min(b.len());
-                // Compares the common length first, so that a long text costs no more than a short one.
-                let order = folded(a.get(..length).unwrap_or(a)).cmp(&folded(b.get(..length).unwrap_or(b)));
-                order.then(a.len().cmp(&b.len()))
+                let folded = |byte: u8| byte.to_ascii_lowercase();
+                a.bytes().map(folded).cmp(b.bytes().map(folded))
             }
             _ => compare(a, b, budget)?,
         };

@@ -236,6 +236,13 @@ fn a_hostile_template_ends_with_an_error_and_takes_little_memory() {
     }
 }
 
+/// If each comparison read the whole long text, this template would take minutes.
+#[test]
+fn ordering_a_long_text_costs_no_more_than_a_short_one() {
+    let source = "{{ ([('é' * 1200000)] + ['a'] * 20000)|unique|length }}";
+    assert_eq!(render(source, &json!({})), Ok("2".into()));
+}
+
 #[test]
 fn long_chains_do_not_count_as_nesting() {
     for (source, expected) in [
