@@ -26,15 +26,7 @@ impl PartialEq for OutputSchema {
 impl OutputSchema {
     /// Compiles `schema`. The error says why it is invalid.
     pub fn new(schema: &Value) -> Result<Self, String> {
-        References::new(schema).check()?;
-        let validator = jsonschema::validator_for(schema).map_err(|error| match error.kind() {
-            jsonschema::error::ValidationErrorKind::Referencing(_) => {
-                "a reference in the schema leads nowhere: refer to a part of the schema, such as #/$defs/NAME"
-                    .into()
-            }
-            _ => error.to_string(),
-        })?;
-        Ok(Self { schema: schema.clone(), validator: Arc::new(validator) })
+        Ok(Self { schema: schema.clone(), validator: Arc::new(compile(schema)?) })
     }
 
     /// Returns the schema.
@@ -64,7 +56,20 @@ impl OutputSchema {
     }
 }
 
-/// Checks `value` against a schema and its validator. The error lists the first problems with their paths.
+/// Compiles `schema`. The error says why it is invalid. Refuses references that the validator would resolve otherwise
+/// than [`check_work`], which could then not count the work of a comparison.
+pub(crate) fn compile(schema: &Value) -> Result<jsonschema::Validator, String> {
+    References::new(schema).check()?;
+    jsonschema::validator_for(schema).map_err(|error| match error.kind() {
+        jsonschema::error::ValidationErrorKind::Referencing(_) => {
+            "a reference in the schema leads nowhere: refer to a part of the schema, such as #/$defs/NAME"
+                .into()
+        }
+        _ => error.to_string(),
+    })
+}
+
+/// Checks `value` against a schema and its validator, both of [`compile`]. The error lists the first problems with their paths.
 pub(crate) fn validate(
     schema: &Value,
     validator: &jsonschema::Validator,

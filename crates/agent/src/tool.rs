@@ -11,7 +11,7 @@ use mainspring_core::tool::is_tool_name;
 use mainspring_core::{ClientTool, RunId, SessionId};
 use serde_json::{Value, json};
 
-use crate::output::validate;
+use crate::output::{compile, validate};
 use crate::provider::ToolSpec;
 
 mod context;
@@ -139,11 +139,9 @@ impl ToolEntry {
     }
 
     fn validator(&self) -> Result<&jsonschema::Validator, &String> {
-        let compile = || jsonschema::validator_for(&self.spec.schema);
-        let compiled = self
-            .validator
-            .get_or_init(|| compile().map_err(|error| format!("its schema is not valid: {error}")));
-        compiled.as_ref()
+        let compile =
+            || compile(&self.spec.schema).map_err(|error| format!("its schema is not valid: {error}"));
+        self.validator.get_or_init(compile).as_ref()
     }
 
     /// Calls the tool.
@@ -318,6 +316,14 @@ mod tests {
             ClientTool { name: "odd".into(), input_schema: json!({"type": 7}), ..ClientTool::default() };
         let error = Toolbox::new().add_client(&tool).unwrap_err().to_string();
         assert!(error.starts_with("tool \"odd\": its schema is not valid"), "{error}");
+        let named =
+            json!({"$defs": {"a": {"$id": "https://example.org/a"}}, "$ref": "https://example.org/a"});
+        let tool = ClientTool { name: "named".into(), input_schema: named, ..ClientTool::default() };
+        let error = Toolbox::new().add_client(&tool).unwrap_err().to_string();
+        assert!(
+            error.contains("its schema is not valid: $ref \"https://example.org/a\" is outside"),
+            "{error}"
+        );
         let toolbox = Toolbox::built_in();
         assert!(toolbox.iter().count() > 3);
         for entry in toolbox.iter() {

@@ -25,14 +25,23 @@ pub(super) struct References<'a> {
     /// The id of the schema, by which it may refer to itself.
     id: Option<&'a str>,
     anchors: HashMap<&'a str, &'a Value>,
+    /// An anchor that two parts have.
+    repeated_anchor: Option<&'a str>,
+    /// True if a part of the schema follows draft 4, in which `id` is the keyword for `$id`.
+    has_draft_4: bool,
 }
 
 impl<'a> References<'a> {
     /// Collects the anchors of a schema.
     pub(super) fn new(root: &'a Value) -> Self {
         let id = root.get("$id").and_then(Value::as_str);
-        let mut references =
-            Self { root, id: id.map(|id| id.trim_end_matches('#')), anchors: HashMap::new() };
+        let mut references = Self {
+            root,
+            id: id.map(|id| id.trim_end_matches('#')),
+            anchors: HashMap::new(),
+            repeated_anchor: None,
+            has_draft_4: false,
+        };
         references.collect(root);
         references
     }
@@ -42,9 +51,13 @@ impl<'a> References<'a> {
             Value::Object(fields) => {
                 for name in ["$anchor", "$dynamicAnchor"] {
                     if let Some(anchor) = fields.get(name).and_then(Value::as_str) {
-                        self.anchors.insert(anchor, schema);
+                        let other = self.anchors.insert(anchor, schema);
+                        let is_repeated = other.is_some_and(|other| !std::ptr::eq(other, schema));
+                        self.repeated_anchor = self.repeated_anchor.or(is_repeated.then_some(anchor));
                     }
                 }
+                let draft = fields.get("$schema").and_then(Value::as_str);
+                self.has_draft_4 |= draft.is_some_and(|draft| draft.contains("json-schema.org/draft-04/"));
                 // A keyword cannot be told from a property of the same name, so data is walked like schemas.
                 fields.values().for_each(|part| self.collect(part));
             }
@@ -53,17 +66,26 @@ impl<'a> References<'a> {
         }
     }
 
-    /// Refuses a schema with a reference that cannot be resolved within it, or with an `$id` in one of its parts, which
-    /// would change how references are resolved.
+    /// Refuses a schema with a reference that cannot be resolved within it, with two parts of one anchor, or with an id
+    /// in one of its parts, which would change how references are resolved.
     pub(super) fn check(&self) -> Result<(), String> {
-        self.check_part(self.root, true)
+        match self.repeated_anchor {
+            Some(anchor) => {
+                Err(format!("two parts of the schema have the anchor {anchor:?}: rename one of them"))
+            }
+            None => self.check_part(self.root, true),
+        }
     }
 
     fn check_part(&self, schema: &Value, is_root: bool) -> Result<(), String> {
         match schema {
             Value::Object(fields) => {
-                if !is_root && fields.get("$id").is_some_and(Value::is_string) {
-                    return Err("a part of the schema has an $id: leave it out, and refer to the part as #/$defs/NAME".into());
+                let keywords = if self.has_draft_4 { &["$id", "id"][..] } else { &["$id"] };
+                let id = keywords.iter().find(|id| fields.get(**id).is_some_and(Value::is_string));
+                if let Some(id) = id.filter(|_| !is_root) {
+                    return Err(format!(
+                        "a part of the schema has an {id}: leave it out, and refer to the part as #/$defs/NAME"
+                    ));
                 }
                 for reference in references_of(fields) {
                     if self.target(reference).is_none() {
@@ -282,6 +304,13 @@ mod tests {
         }
         let within = json!({"$defs": {"a": {"$id": "https://example.org/other"}}});
         assert!(check(within).unwrap_err().contains("has an $id"));
+        let mut within = json!({"definitions": {"a": {"id": "https://example.org/other"}}});
+        assert_eq!(check(within.clone()), Ok(()), "not a keyword");
+        within["$schema"] = json!("http://json-schema.org/draft-04/schema#");
+        assert!(check(within).unwrap_err().contains("has an id"));
+        let twice = json!({"$defs": {"a": {"$anchor": "x"}, "b": {"const": {"$anchor": "x"}}}});
+        assert!(check(twice).unwrap_err().contains("have the anchor \"x\""));
+        assert_eq!(check(json!({"$anchor": "x", "$dynamicAnchor": "x"})), Ok(()));
         assert_eq!(check(json!({"properties": {"$ref": {"type": "string"}}})), Ok(()));
     }
 }
