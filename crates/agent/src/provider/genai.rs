@@ -9,7 +9,7 @@ use genai::adapter::AdapterKind;
 use genai::chat::{ChatOptions, ChatStream, ChatStreamEvent, ReasoningEffort, StopReason, StreamEnd};
 use genai::resolver::{AuthData, Endpoint};
 use genai::{Client, ModelIden, ServiceTarget};
-use mainspring_core::KeyPresence;
+use mainspring_core::{KeyPresence, Usage};
 use serde_json::{Map, Value, json};
 
 use super::error::parse_seconds;
@@ -231,7 +231,8 @@ impl ResponseStream {
             calls,
             cut_off: stop.is_some_and(StopReason::is_max_tokens),
             private,
-            usage: end.captured_usage.as_ref().map(convert::usage).unwrap_or_default(),
+            // Some servers that speak Chat Completions send no usage with a stream.
+            usage: end.captured_usage.as_ref().map_or(Usage::UNKNOWN, convert::usage),
             raw_usage: self.frames.usage(),
             raw: raw(end),
         })))

@@ -262,6 +262,28 @@ async fn a_call_that_failed_inside_the_provider_may_have_cost_something() {
 }
 
 #[tokio::test]
+async fn a_reply_without_a_usage_report_has_an_unknown_usage() {
+    let chunk = |choice: Value| format!("data: {}\n\n", json!({"model": "m-1", "choices": [choice]}));
+    let text = chunk(json!({"index": 0, "delta": {"content": "hello"}, "finish_reason": null}));
+    let last = chunk(json!({"index": 0, "delta": {}, "finish_reason": "stop"}));
+    let reply = format!("{text}{last}data: [DONE]\n\n");
+    let answer = || async move { ([("content-type", "text/event-stream")], reply) };
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/v1", listener.local_addr().unwrap());
+    let router = axum::Router::new().route("/v1/chat/completions", axum::routing::post(answer));
+    let tasks = mainspring_kernel::tasks::Tasks::default();
+    tasks.spawn(async move { axum::serve(listener, router).await });
+    let profile = format!("[providers.silent]\nkind = \"openai\"\nbase_url = \"{url}\"");
+    let world = Setup { profile: profile.leak(), ..Setup::default() }.start().await;
+    let options = RunOptions { model: Some("silent/m-1".into()), ..RunOptions::default() };
+    let run = world.send(RunRequest { options, ..RunRequest::text("s", "hi") }).await;
+    let run = world.wait_ended(run.id).await;
+    assert_eq!(world.answer_text(run.id).await, "hello", "{:?}", run.state);
+    assert_eq!(world.steps(run.id).await.remove(0).usage, None);
+    assert_eq!(run.usage, Usage::UNKNOWN);
+}
+
+#[tokio::test]
 async fn a_cancelled_run_closes_its_connection_and_keeps_partial_text() {
     for protocol in Protocol::ALL {
         let world = Setup::protocol(protocol).start().await;
