@@ -163,7 +163,9 @@ fn parts(text: &str) -> Vec<Part<'_>> {
     let mut from = 0;
     while let Some(at) = rest[from..].find("{{").map(|at| at + from) {
         let inside = &rest[at + 2..];
-        let found = inside.find("}}").filter(|end| is_name(inside[..*end].trim()));
+        // A name holds no brace, so the search ends at the first one: no part of the text is searched twice.
+        let end = inside.find(['{', '}']).filter(|end| inside[*end..].starts_with("}}"));
+        let found = end.filter(|end| is_name(inside[..*end].trim()));
         let Some(end) = found else {
             from = at + 1;
             continue;
@@ -212,6 +214,15 @@ mod tests {
         check(&template, &[variable("x")]).unwrap();
         let filled = resolve(&template, &[variable("x")], &values(&[("x", "1")])).unwrap();
         assert_eq!(filled, json!("{1} {{ }} {{1}} {{a b}} {{"));
+    }
+
+    /// If each pair of braces searched the rest of the text, this template would take hours.
+    #[test]
+    fn a_long_text_of_braces_is_read_once() {
+        for part in ["{", "{{x ", "{{x}"] {
+            let template = json!(part.repeat(1 << 20));
+            assert_eq!(check(&template, &[]), Ok(()), "{part}");
+        }
     }
 
     #[test]
