@@ -227,13 +227,12 @@ impl<'a> Execution<'a> {
         })
     }
 
-    /// Reads the step count and the provider's private data from the run's steps, if the run has any.
+    /// Reads the step count, the authors of messages and the provider's private data from the run's steps.
     pub(super) async fn load_steps(&mut self) -> Result<(), Exit> {
         let first = self.attempt.assignment().attempt.no == 1 && self.attempt.answer().is_none();
-        if first && self.steps == 0 {
-            return Ok(());
-        }
-        let steps = self.attempt.steps().await?;
+        let has_steps = !first || self.steps > 0;
+        let steps = if has_steps { self.attempt.steps().await? } else { vec![] };
+        // Without a step there may be results of a parallel stage.
         self.note_authors(&steps);
         self.steps = steps.iter().filter(|step| step.output.is_some()).map(|step| step.no).max().unwrap_or(0);
         let private = steps.into_iter().filter_map(|step| Some((step.output?, step.private?)));

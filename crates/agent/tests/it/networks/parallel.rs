@@ -53,8 +53,12 @@ async fn parallel_members_work_in_children_and_results_keep_the_member_order() {
         .map(|block| mainspring_core::message::text_of(std::slice::from_ref(block)))
         .collect();
     assert_eq!(blocks, ["planner: found", "writer: found"], "in the order of the members");
-    let last = world.request_body(4)["messages"].to_string();
-    assert!(last.contains("planner: found") && last.contains("writer: found"), "{last}");
+    let last = world.request_body(4)["messages"].clone();
+    let text = last.to_string();
+    assert!(text.contains("planner: found") && text.contains("writer: found"), "{text}");
+    let roles: Vec<&Value> = last.as_array().unwrap().iter().map(|message| &message["role"]).collect();
+    assert!(roles.iter().all(|role| **role == "user"), "the results are texts of the user: {text}");
+    assert!(!text.contains("Continue."), "{text}");
     let child = world.get(delegations.children[0].child_run).await;
     assert_eq!(world.run_state(&child).await["votes"], json!(0), "a child starts with a copy of the state");
     assert_eq!(world.steps(child.id).await.len(), 2);
