@@ -167,7 +167,7 @@ impl Execution<'_> {
         self.files.read(&self.attempt, &context, self.plan.result_bytes).await?;
         let path = context.messages.iter().map(|(_, message)| message.clone()).collect();
         let Some(network) = &self.network else { return Ok(Request::default()) };
-        let path = view::seen_by("", &network.authors, path);
+        let path = view::seen_by(None, &network.authors, path);
         let digest = context.digest.as_ref().map(|digest| RequestMessage::user(digest.text()));
         let mut messages: Vec<RequestMessage> = digest.into_iter().collect();
         messages.extend(prompt::messages(&path, &self.private, &self.files));

@@ -22,7 +22,7 @@ impl Execution<'_> {
         match &self.network {
             None => path,
             Some(network) => {
-                let viewer = network.current().map(|member| member.name()).unwrap_or_default();
+                let viewer = network.current().map(|member| member.name());
                 seen_by(viewer, &network.authors, path)
             }
         }
@@ -51,15 +51,16 @@ impl Execution<'_> {
     }
 }
 
-/// Turns messages that members other than `viewer` wrote, and the results of their calls, into texts.
+/// Turns messages that members other than `viewer` wrote, and the results of their calls, into texts. Without a viewer,
+/// for the routing model, these are the messages of all members and the results of parallel stages.
 pub(super) fn seen_by(
-    viewer: &str,
+    viewer: Option<&str>,
     authors: &HashMap<MessageId, String>,
     path: Vec<Arc<Message>>,
 ) -> Vec<Arc<Message>> {
     let mut foreign_calls: HashSet<String> = HashSet::new();
     let as_seen = |message: Arc<Message>| -> Arc<Message> {
-        let author = authors.get(&message.id).filter(|author| author.as_str() != viewer);
+        let author = authors.get(&message.id).filter(|author| viewer != Some(author.as_str()));
         if let Some(author) = author {
             foreign_calls.extend(message.tool_calls().into_iter().map(|(id, _)| id));
             let content = message.content.iter().filter_map(|block| block_as_text(author, block)).collect();
@@ -103,7 +104,7 @@ fn result_as_text(block: &Block, foreign: &HashSet<String>) -> Block {
 
 /// The messages and tool calls of the members since the prompt, as one text.
 pub(super) fn as_text(messages: &[Arc<Message>], authors: &HashMap<MessageId, String>) -> String {
-    let seen = seen_by("", authors, messages.to_vec());
+    let seen = seen_by(None, authors, messages.to_vec());
     let texts = seen.iter().flat_map(|message| &message.content).filter_map(|block| match block {
         Block::Text { text } => Some(text.as_str()),
         _ => None,
@@ -153,7 +154,7 @@ mod tests {
         ];
         let id = |id: u8| MessageId::from_random([id; 16]);
         let authors = HashMap::from([(id(2), "planner".to_owned()), (id(4), "worker".to_owned())]);
-        let seen = seen_by("worker", &authors, path);
+        let seen = seen_by(Some("worker"), &authors, path);
         let lines: Vec<String> = seen
             .iter()
             .map(|message| format!("{}: {}", message.role, serde_json::to_string(&message.content).unwrap()))

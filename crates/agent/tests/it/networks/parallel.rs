@@ -71,6 +71,22 @@ async fn parallel_members_work_in_children_and_results_keep_the_member_order() {
 }
 
 #[tokio::test]
+async fn the_routing_model_sees_the_results_of_a_stage_as_texts_of_the_user() {
+    let router = "[network.router]\nrules = [{ when = \"calls == 0\", to = [[\"planner\", \"writer\"]] }]\n\
+                  [network.router.model]";
+    let world = setup().agent(leaked(team("planner writer", router))).start().await;
+    world.server.enqueue(Reply::text("found")).enqueue(Reply::text("found"));
+    world.server.enqueue(Reply::tool("done", json!({})));
+    let run = send(&world).await;
+    let run = world.wait_ended(run.id).await;
+    assert_eq!(world.route_text(&run).await, "planner+writer Some(Done)", "{:?}", run.state);
+    let messages = world.request_body(2)["messages"].clone();
+    let last = messages.as_array().unwrap().last().unwrap();
+    assert_eq!(last["role"], "user", "{messages}");
+    assert!(last.to_string().contains("writer: found"), "{messages}");
+}
+
+#[tokio::test]
 async fn a_reducing_agent_is_called_right_after_the_stage() {
     let world = setup().agent(fan_out("{ agent = \"critic\" }")).start().await;
     world.server.enqueue(set("votes", &json!(2))).enqueue(set("votes", &json!(2)));
