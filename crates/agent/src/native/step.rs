@@ -127,19 +127,18 @@ impl Execution<'_> {
                 }
                 Err(CallError::Failed(error)) => error,
             };
+            let mut records = vec![self.failed_step(&call, &error)];
             // A context that is too long is compacted once.
             let too_long = error.kind == ErrorKind::ContextTooLong && call.text.is_empty();
             if too_long && !std::mem::replace(&mut compacted, true) {
-                let failure = Failure::new(error.kind.code(), error.message.clone());
-                let usage = call.usage_after(&error);
-                let step = self.step_taken(&call, StopReason::Error, Some(failure), usage, Value::Null);
-                self.attempt.record(vec![Record::Step(Box::new(step))]).await?;
+                // The failed call comes before the calls of the summarizer.
+                self.attempt.record(std::mem::take(&mut records)).await?;
                 if let Some(smaller) = self.compact(&context, Cause::Provider).await? {
                     context = smaller;
                     continue;
                 }
             }
-            self.wait_for_retry(&call, error, tries).await?;
+            self.wait_for_retry(&call, error, tries, records).await?;
         }
     }
 
@@ -222,14 +221,22 @@ impl Execution<'_> {
         StepOutput { text: call.text, calls: completion.calls, records }
     }
 
-    /// Records the failed call and waits until it may be retried; fails the run if it may not.
-    async fn wait_for_retry(&mut self, call: &ModelCall, error: ModelError, tries: u32) -> Result<(), Exit> {
-        let stop = if error.kind == ErrorKind::Refused { StopReason::Refusal } else { StopReason::Error };
-        let failure = Failure::new(error.kind.code(), error.message.clone());
-        let usage = call.usage_after(&error);
+    /// Counts the usage of a failed call, and returns the record of the call.
+    fn failed_step(&mut self, call: &ModelCall, error: &ModelError) -> Record {
+        let (stop, failure) = stop_of(Some(error));
+        let usage = call.usage_after(error);
         self.usage += usage.unwrap_or(Usage::UNKNOWN);
-        let step = self.step_taken(call, stop, Some(failure.clone()), usage, Value::Null);
-        let step = Record::Step(Box::new(step));
+        Record::Step(Box::new(self.step_taken(call, stop, failure, usage, Value::Null)))
+    }
+
+    /// Commits `records` and waits until the failed call may be retried; fails the run if it may not.
+    async fn wait_for_retry(
+        &mut self,
+        call: &ModelCall,
+        error: ModelError,
+        tries: u32,
+        mut records: Vec<Record>,
+    ) -> Result<(), Exit> {
         let hooks = self.adapter.hooks.clone();
         let decision = hooks.on_error(self.hook_context(), &error, &mut self.plan).await;
         let options = &self.adapter.options;
@@ -242,7 +249,8 @@ impl Execution<'_> {
         // Text that was streamed has reached subscribers: only a new attempt can discard it.
         let exhausted = tries >= options.max_tries || wait_ms > MAX_RETRY_WAIT_MS || !call.text.is_empty();
         if !retryable || exhausted {
-            self.attempt.record_at_end(vec![step]).await?;
+            self.attempt.record_at_end(records).await?;
+            let failure = Failure::new(error.kind.code(), error.message);
             return Err(End::failed(failure, retryable && wait_ms <= MAX_RETRY_WAIT_MS).into());
         }
         let text = format!(
@@ -252,7 +260,8 @@ impl Execution<'_> {
             tries + 1,
             options.max_tries
         );
-        self.attempt.record(vec![step, Record::Progress { text }]).await?;
+        records.push(Record::Progress { text });
+        self.attempt.record(records).await?;
         tokio::select! {
             () = self.attempt.sleep_for(wait_ms) => Ok(()),
             () = self.attempt.cancelled() => Err(End::stopped().into()),

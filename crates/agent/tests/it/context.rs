@@ -358,6 +358,7 @@ async fn a_prompt_that_does_not_fit_alone_fails_with_the_providers_error() {
     let run = world.run_prompt(&"long ".repeat(2000)).await;
     assert_eq!(run.state.error().unwrap().code.as_str(), "model_context_too_long");
     assert_eq!(world.server.counts().received, 1);
+    assert_eq!(world.steps(run.id).await.len(), 1);
     assert_eq!(world.compacted(&run).await, []);
 }
 
