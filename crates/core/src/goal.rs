@@ -204,17 +204,20 @@ pub fn is_goal_type_name(name: &str) -> bool {
     name.len() <= 48 && name.bytes().all(is_allowed) && name.starts_with(|c: char| c.is_ascii_lowercase())
 }
 
-/// The names of the tools that achieve `goals`, in their order. From the second goal of a type on, the name ends with a
-/// number.
+/// The names of the tools that achieve `goals`, in their order. All differ: from the second goal of a type on, the name
+/// ends with a number that makes it no name of another type's tool.
 pub fn tool_names(goals: &[Goal]) -> Vec<String> {
-    let name = |(at, goal): (usize, &Goal)| {
-        let earlier = goals[..at].iter().filter(|other| other.goal_type == goal.goal_type).count();
-        match earlier {
-            0 => format!("{TOOL_PREFIX}{}", goal.goal_type),
-            earlier => format!("{TOOL_PREFIX}{}_{}", goal.goal_type, earlier + 1),
-        }
-    };
-    goals.iter().enumerate().map(name).collect()
+    let first_name = |goal: &Goal| format!("{TOOL_PREFIX}{}", goal.goal_type);
+    let first_names: BTreeSet<String> = goals.iter().map(first_name).collect();
+    let mut names: Vec<String> = vec![];
+    for goal in goals {
+        let first = first_name(goal);
+        let numbered = (2..).map(|no: usize| format!("{first}_{no}"));
+        let numbered = numbered.filter(|name| !first_names.contains(name));
+        let name = std::iter::once(first.clone()).chain(numbered).find(|name| !names.contains(name));
+        names.extend(name);
+    }
+    names
 }
 
 /// The prompt of a run that has goals and no prompt of its own.

@@ -218,6 +218,9 @@ fn items_with_the_same_unique_property_are_refused() {
 fn tools_for_goals_of_the_same_type_are_numbered() {
     let world = World::running(&["a", "b", "a", "a"]);
     assert_eq!(tool_names(&world.run.goals), ["achieve_a", "achieve_b", "achieve_a_2", "achieve_a_3"]);
+    let world = World::running(&["a", "a", "a_2", "a_2"]);
+    let names = ["achieve_a", "achieve_a_3", "achieve_a_2", "achieve_a_2_2"];
+    assert_eq!(tool_names(&world.run.goals), names, "no two tools have one name");
 }
 
 #[test]
