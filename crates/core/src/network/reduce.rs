@@ -6,14 +6,16 @@ use std::fmt;
 use serde::de::value::{MapAccessDeserializer, StrDeserializer};
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 /// How the state changes of parallel members are merged.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Reduce {
-    /// Objects are merged and lists joined, in the order of the members; of other values the last one counts.
+    /// Objects are merged and lists joined, in the order of the members; of other values the last one counts. A part of
+    /// an object that only one member changed has the value of that member, and what a list held before the stage is not
+    /// added again.
     #[default]
     Merge,
     /// A changed key becomes the list of all values, in the order of the members.
@@ -89,34 +91,45 @@ pub struct MemberChange {
 }
 
 /// Reduces the changes of members, given in the order of the members, to one value per key; `None` removes the key.
-/// If any member set a key to a value, removals of the key do not count.
-pub fn reduce(how: &Reduce, members: &[Vec<MemberChange>]) -> BTreeMap<String, Option<Value>> {
+/// If any member set a key to a value, removals of the key do not count. `before` is the state that the members changed.
+pub fn reduce(
+    how: &Reduce,
+    before: &Map<String, Value>,
+    members: &[Vec<MemberChange>],
+) -> BTreeMap<String, Option<Value>> {
     let mut by_key: BTreeMap<String, Vec<Value>> = BTreeMap::new();
     for change in members.iter().flatten() {
         by_key.entry(change.key.clone()).or_default().extend(change.value.clone());
     }
-    by_key.into_iter().map(|(key, values)| (key, one_of(how, values))).collect()
+    let reduced = |(key, values): (String, Vec<Value>)| {
+        let value = one_of(how, before.get(&key), values);
+        (key, value)
+    };
+    by_key.into_iter().map(reduced).collect()
 }
 
-fn one_of(how: &Reduce, values: Vec<Value>) -> Option<Value> {
+fn one_of(how: &Reduce, before: Option<&Value>, values: Vec<Value>) -> Option<Value> {
     if values.is_empty() {
         return None;
     }
     match how {
-        Reduce::Merge => values.into_iter().reduce(merge),
+        Reduce::Merge => values.into_iter().reduce(|earlier, later| merge(before, earlier, later)),
         Reduce::List | Reduce::Agent(_) => Some(json!(values)),
         Reduce::First => values.into_iter().next(),
         Reduce::Vote => most_frequent(values),
     }
 }
 
-/// Merges two values; of two that are neither objects nor lists, the later one counts.
-fn merge(earlier: Value, later: Value) -> Value {
+/// Merges two values that members made of `before`; of two that are neither objects nor lists, the later one counts.
+fn merge(before: Option<&Value>, earlier: Value, later: Value) -> Value {
     match (earlier, later) {
         (Value::Object(mut all), Value::Object(more)) => {
             for (key, value) in more {
+                let before = before.and_then(|before| before.get(&key));
                 let merged = match all.remove(&key) {
-                    Some(before) => merge(before, value),
+                    Some(earlier) if before == Some(&value) => earlier,
+                    Some(earlier) if before == Some(&earlier) => value,
+                    Some(earlier) => merge(before, earlier, value),
                     None => value,
                 };
                 all.insert(key, merged);
@@ -124,7 +137,9 @@ fn merge(earlier: Value, later: Value) -> Value {
             Value::Object(all)
         }
         (Value::Array(mut all), Value::Array(more)) => {
-            all.extend(more);
+            let kept = |before: &&Vec<Value>| all.starts_with(before) && more.starts_with(before);
+            let known = before.and_then(Value::as_array).filter(kept).map_or(0, Vec::len);
+            all.extend(more.into_iter().skip(known));
             Value::Array(all)
         }
         (_, later) => later,

@@ -162,7 +162,8 @@ fn reducers_make_one_value_in_the_order_of_the_members() {
         ],
         vec![change("score", json!(2))],
     ];
-    let reduced = |how: Reduce| json!(reduce(&how, &members));
+    let before = Map::from_iter([("score".to_owned(), json!(2))]);
+    let reduced = |how: Reduce| json!(reduce(&how, &before, &members));
     assert_eq!(
         reduced(Reduce::Merge),
         json!({"map": {"x": [1, 2], "y": 1}, "notes": ["a", "b"], "score": 2})
@@ -174,8 +175,34 @@ fn reducers_make_one_value_in_the_order_of_the_members() {
         json!({"map": [{"x": [1]}, {"x": [2], "y": 1}], "notes": [["a"], ["b"]], "score": [1, 2, 2]})
     );
     let removed = MemberChange { key: "gone".into(), value: None };
-    let gone = reduce(&Reduce::Merge, &[vec![removed.clone()], vec![removed]]);
+    let gone = reduce(&Reduce::Merge, &before, &[vec![removed.clone()], vec![removed]]);
     assert_eq!(gone.get("gone"), Some(&None));
+}
+
+#[test]
+fn merged_values_hold_what_was_there_before_once() {
+    let before = json!({"plan": {"steps": ["a", "b"], "done": {}, "next": 1}, "notes": ["start"]});
+    let plan = |steps: Value, done: Value, next: u32| {
+        change("plan", json!({"steps": steps, "done": done, "next": next}))
+    };
+    let merged =
+        |members: &[Vec<MemberChange>]| json!(reduce(&Reduce::Merge, before.as_object().unwrap(), members));
+    let (x, y) = (json!({"x": true}), json!({"y": true}));
+    assert_eq!(
+        merged(&[vec![plan(json!(["a", "b"]), x.clone(), 2)], vec![plan(json!(["a", "b"]), y.clone(), 1)]]),
+        json!({"plan": {"steps": ["a", "b"], "done": {"x": true, "y": true}, "next": 2}}),
+        "what one member leaves alone is as the other member made it"
+    );
+    assert_eq!(
+        merged(&[vec![plan(json!(["a", "b"]), x, 1)], vec![plan(json!(["c"]), y, 3)]]),
+        json!({"plan": {"steps": ["c"], "done": {"x": true, "y": true}, "next": 3}}),
+    );
+    let notes = |notes: &[&str]| vec![change("notes", json!(notes))];
+    assert_eq!(
+        merged(&[notes(&["start", "a"]), notes(&["start", "b"])]),
+        json!({"notes": ["start", "a", "b"]})
+    );
+    assert_eq!(merged(&[notes(&["start", "a"]), notes(&["b"])]), json!({"notes": ["start", "a", "b"]}));
 }
 
 #[test]

@@ -63,16 +63,17 @@ impl Execution<'_> {
             let problems: Vec<String> = ended.iter().map(result_text).collect();
             return Err(Exit::failed("members_failed", problems.join("; ")));
         }
-        self.record_stage(ended).await
+        self.record_stage(ended, &state).await
     }
 
-    /// Records the results of a stage, and the state that its reducer made, in one commit.
-    async fn record_stage(&mut self, ended: Vec<Ended>) -> Result<(), Exit> {
+    /// Records the results of a stage, and the state that its reducer made of `before`, in one commit.
+    async fn record_stage(&mut self, ended: Vec<Ended>, before: &Map<String, Value>) -> Result<(), Exit> {
         let Some(network) = &self.network else { return Ok(()) };
         let how = network.network()?.reduce.clone();
         let blocks: Vec<Block> = ended.iter().map(|ended| Block::text(result_text(ended))).collect();
         let changes: Vec<Vec<MemberChange>> = ended.iter().map(|ended| ended.changes.clone()).collect();
-        let state = reduce(&how, &changes).into_iter().map(|(key, value)| Record::RunState { key, value });
+        let state = reduce(&how, before, &changes).into_iter();
+        let state = state.map(|(key, value)| Record::RunState { key, value });
         // The message is the network's, not of the member that was called before.
         let author = Record::Agent { name: network.definition.name() };
         let mut records = vec![author, Record::Message { blocks, usage: None }];
