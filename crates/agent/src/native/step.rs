@@ -171,7 +171,7 @@ impl Execution<'_> {
                 () = attempt.cancelled() => return Ok(Err(CallError::Cancelled)),
                 piece = pieces.next() => piece,
             };
-            if call.first_piece_at.is_none() {
+            if call.first_piece_at.is_none() && matches!(piece, Some(Ok(_))) {
                 call.first_piece_at = Some(attempt.now());
             }
             match piece {

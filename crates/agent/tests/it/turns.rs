@@ -257,6 +257,8 @@ async fn a_call_that_failed_inside_the_provider_may_have_cost_something() {
         assert_eq!(run.state.status(), RunStatus::Succeeded, "{protocol:?}");
         let steps = world.steps(run.id).await;
         assert_eq!(steps.iter().map(|step| step.usage.is_some()).collect::<Vec<_>>(), [false, true]);
+        let has_first_piece = |step: &mainspring_core::Step| step.first_piece_at.is_some();
+        assert_eq!(steps.iter().map(has_first_piece).collect::<Vec<_>>(), [false, true], "{protocol:?}");
         assert!(run.usage.at_least, "{protocol:?}: {:?}", run.usage);
     }
 }
