@@ -119,8 +119,10 @@ impl CallIds {
     fn assign(&mut self, id: &str, at: usize) -> String {
         let allowed = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'-';
         let valid = !id.is_empty() && id.len() <= 64 && id.bytes().all(allowed);
-        let id =
-            if valid && !self.used.contains(id) { id.to_owned() } else { format!("{}_{at}", self.prefix) };
+        let own = valid.then(|| id.to_owned());
+        // The model may have used a generated id as its own.
+        let generated = (at..).map(|no| format!("{}_{no}", self.prefix));
+        let id = own.into_iter().chain(generated).find(|id| !self.used.contains(id)).unwrap_or_default();
         self.used.insert(id.clone());
         id
     }

@@ -172,6 +172,18 @@ async fn private_data_and_results_are_sent_back_in_order() {
 }
 
 #[tokio::test]
+async fn calls_of_one_response_have_different_ids() {
+    let server = ModelServer::start().await.unwrap();
+    let (provider, _dir) = provider(&server, Protocol::Chat);
+    // The second id is used already, and the one that is generated for the second call is the first call's own.
+    let call = || Action::Tool { id: Some("c_1".into()), name: "add".into(), input: json!({}) };
+    server.enqueue(Reply::default().and(call()).and(call()));
+    let calls = send(&provider, request("hi")).await.2.unwrap().calls;
+    let ids: Vec<&str> = calls.iter().map(|call| call.id.as_str()).collect();
+    assert_eq!(ids, ["c_1", "c_2"]);
+}
+
+#[tokio::test]
 async fn every_fault_has_its_kind_and_no_error_contains_the_key() {
     let faults = [
         (Fault::RateLimited { retry_after: Some(7) }, ErrorKind::RateLimited),
