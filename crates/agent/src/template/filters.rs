@@ -200,13 +200,15 @@ fn format(text: &str, arguments: Vec<Value<'_>>, budget: &mut Budget) -> Result<
         if end > 0 && precision.is_none_or(|precision| precision > 64 || kind != 'f') {
             return Err(TemplateError::new("it knows %s, %d, %f, %.2f and %%"));
         }
-        match (kind, float(&value)) {
-            ('f', Some(number)) => {
+        match (kind, &value, float(&value)) {
+            ('f', _, Some(number)) => {
                 budget.bytes(400)?;
                 made.push_str(&format!("{number:.*}", precision.unwrap_or(6)));
             }
-            ('d' | 'i', Some(number)) if number.is_finite() => made.push_str(&format!("{number:.0}")),
-            ('s', _) => made.push_str(&text_of(&value, budget)?),
+            // A large integer has no exact floating-point number.
+            ('d' | 'i', Value::Int(number), _) => made.push_str(&number.to_string()),
+            ('d' | 'i', _, Some(number)) if number.is_finite() => made.push_str(&format!("{number:.0}")),
+            ('s', ..) => made.push_str(&text_of(&value, budget)?),
             _ => return Err(TemplateError::new(format!("%{kind} takes a number, not a {}", value.kind()))),
         }
         rest = &after[end + 1..];

@@ -75,7 +75,7 @@ const SAME: &[&str] = &[
     "{{ state.text|indent }} {{ state.text|indent(2, true) }}",
     "{{ {'b': 1, 'A': 2}|dictsort }} {{ session.metadata|dictsort }}",
     "{% for g in state.people|groupby('age') %}{{ g[0] }}:{{ g[1]|length }} {% endfor %}",
-    "{{ '%s is %d'|format('x', 3) }} {{ '%.2f'|format(1.5) }} {{ 'x'|string }} {{ 1|bool }} {{ 5|string|length }}",
+    "{{ '%s is %d'|format('x', 3) }} {{ '%.2f'|format(1.5) }} {{ '%d %d'|format(9007199254740993, -3) }} {{ 'x'|string }} {{ 1|bool }} {{ 5|string|length }}",
     "{{ [1, 2]|zip(['a', 'b'])|list }} {{ [1]|chain([2])|list }} {{ session|attr('owner') }}",
     "{{ dict(a=1).a }} {{ \"q'\" }} {{ 'tab\\tnew\\nline \\u00e9' }} {{ {'a': 'x\\ny'} }}",
     "{{ -state.half }} {{ 1 if not state.on else 2 }} {{ ('a', )[0] }}",
