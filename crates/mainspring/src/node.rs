@@ -175,8 +175,8 @@ impl NodeBuilder {
     pub async fn open(self) -> Result<Node, NodeError> {
         let Self { mut config, store, member, parts, clock, execute } = self;
         if member.is_none() {
-            // Only a server of a cluster renews the time limit of its agents.
-            config.cluster.address = None;
+            // Only a server of a cluster renews the time limit of its agents, and is granted shared permits.
+            (config.cluster.address, config.cluster.spread) = (None, false);
         }
         let blob_store = artifact_store::blob_store(&config, &clock)?;
         let ids = Ids::system();

@@ -86,6 +86,19 @@ async fn a_node_for_records_only_accepts_runs_and_executes_none() {
     node.close().await;
 }
 
+#[tokio::test]
+async fn a_node_outside_a_cluster_executes_runs_with_the_settings_of_a_cluster() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut config, me) = (Config::with_state_dir(folder.path()), Caller::new("ada"));
+    config.cluster.spread = true;
+    (config.cluster.max_workers, config.cluster.max_in_process_runs) = (4, 4);
+    let node = Node::open(&config).await.unwrap();
+    let run = node.kernel().run_create(&me, RunRequest::text("a", "say hi")).await.unwrap().run;
+    let run = node.kernel().run_wait(&me, run.id, MINUTE).await.unwrap();
+    assert_eq!(run.state.status(), RunStatus::Succeeded);
+    node.close().await;
+}
+
 /// Calls the worker once for each word of the prompt.
 struct CallPerWord;
 
