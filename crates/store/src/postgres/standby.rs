@@ -371,9 +371,12 @@ impl Standby {
 
 /// Counts the sessions that have unfinished runs, labels and no home.
 async fn waiting(client: &Client) -> Result<Vec<(Vec<String>, u64)>, Error> {
-    let sql = "SELECT s.body::json ->> 'labels', count(*) FROM sessions AS s
+    // PostgreSQL refuses to read a value of a JSON text that has `\u0000` in any of its strings. The replacement keeps
+    // the text valid, also after an escaped backslash. Labels have no control characters.
+    let sql = r"SELECT j.body ->> 'labels', count(*) FROM sessions AS s,
+                 LATERAL (SELECT replace(s.body, '\u0000', '\u0001')::json AS body) AS j
                WHERE s.session_id IN (SELECT session_id FROM runs WHERE NOT ended) AND s.status <> 'deleted'
-                 AND s.body::json ->> 'labels' IS NOT NULL
+                 AND j.body ->> 'labels' IS NOT NULL
                  AND NOT EXISTS (SELECT 1 FROM leases AS l JOIN node_leases AS n USING (node_id)
                                  WHERE l.session_id = s.session_id)
                GROUP BY 1 ORDER BY 1";

@@ -14,6 +14,7 @@ use mainspring_store::{
     Homes, LocalServer, PostgresError, PostgresOptions, PostgresStore, SharedPermits, Standby,
 };
 use parking_lot::Mutex;
+use serde_json::json;
 use tokio::sync::watch;
 
 use crate::cluster::{database, psql};
@@ -463,7 +464,8 @@ async fn sessions_that_wait_for_labels_are_counted() {
     let (server, a) = join(&url, local_server(1)).await;
     for (n, labels) in [(1, vec!["gpu".to_owned()]), (2, vec!["gpu".to_owned()]), (3, vec![])] {
         let fence = make_session(&a, n, node(1)).await;
-        let labelled = Session { labels, ..session(n) };
+        let metadata = json!({"a": "\0 and \\u0000"});
+        let labelled = Session { labels, metadata, ..session(n) };
         commit(&a, fence, vec![row_session(labelled)], vec![]).await.unwrap();
     }
     assert_eq!(server.servers().await.unwrap().waiting, []);
