@@ -386,18 +386,19 @@ fn binding_cells(binding: &Binding) -> Result<Vec<Cell>, StoreError> {
     ])
 }
 
-/// Adds the operations that check the claim of a native session and record its owner, unless it has one.
+/// Adds the operations that record the owner of a native session, unless it has one, and check the claim.
 fn native_ops(native: &NativeOwner, ops: &mut Vec<Op>) {
     let NativeOwner { adapter, native, owner, claim } = native;
     let key = native_key(native);
-    if *claim != NativeClaim::Opened {
-        ops.push(Op { table: Table::NativeOfOthers, cells: vec![text(&key), text(owner)] });
-    }
     if *claim == NativeClaim::AdoptedAgain {
         ops.push(Op { table: Table::NativeOwn, cells: vec![text(adapter), text(native), text(owner)] });
     }
     let cells = vec![text(adapter), text(native), text(owner), text(&key)];
     ops.push(Op { table: Table::NativeOwners, cells });
+    if *claim != NativeClaim::Opened {
+        // After the insertion, so that the check sees the owners that other commits of the batch have recorded.
+        ops.push(Op { table: Table::NativeOfOthers, cells: vec![text(&key), text(owner)] });
+    }
 }
 
 fn state_cells(session: SessionId, row: &StateRow, before: i64) -> Result<(Table, Vec<Cell>), StoreError> {

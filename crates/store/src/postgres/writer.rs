@@ -12,13 +12,14 @@
 //! Invariant: a commit is answered only after its outcome is known. If the connection breaks at COMMIT, the outcome is
 //! looked up on another connection (`outcome.rs`).
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use mainspring_core::binding::native_key;
 use mainspring_core::{Cursor, NodeId, SessionId};
 use mainspring_kernel::boot_time::boot_time_ms;
 use mainspring_kernel::store::{Chunk, Commit, Fence, NewId, Row, StoreError, Unique};
@@ -43,9 +44,9 @@ const BATCH_COMMITS: usize = 64;
 /// The number of attempts to write a batch of which nothing was stored, for a reason that may be temporary.
 const ATTEMPTS: usize = 3;
 
-/// The first number of the locks of new ids: the bytes of "msid". Locks with two numbers never conflict with locks with
-/// one number.
-const ID_LOCKS: i32 = 0x6d73_6964;
+/// The first number of the locks of new ids and native sessions: the bytes of "msid". Locks with two numbers never
+/// conflict with locks with one number.
+const CLAIM_LOCKS: i32 = 0x6d73_6964;
 
 /// State that the writers share with the store.
 #[derive(Debug, Default)]
@@ -240,14 +241,21 @@ fn parse_xid(text: &str) -> Result<u64, LockError> {
     text.parse().ok().filter(|xid| *xid > 0).ok_or_else(damaged)
 }
 
-/// The statement that serializes transactions that assert the same new id, so that the second one finds the id used.
-/// Ids share a few locks: an import asserts many, and the database has room for some thousand.
-fn claim_ids(new: &[Vec<u8>]) -> Option<String> {
-    let locks: std::collections::BTreeSet<u8> = new.iter().filter_map(|id| id.last().copied()).collect();
+/// The statement that serializes transactions that assert the same new id or record an owner of the same native session,
+/// so that the second one finds what the first has written. Claims share a few locks: an import asserts many, and the
+/// database has room for some thousand.
+fn claim_locks(commits: &[Arc<Commit>]) -> Option<String> {
+    let native = |row: &Row| match row {
+        Row::NativeOwner(owner) => Some(native_key(&owner.native).bytes().fold(0, u8::wrapping_add)),
+        _ => None,
+    };
+    let natives = commits.iter().flat_map(|commit| &commit.rows).filter_map(native);
+    let ids = commits.iter().flat_map(|commit| new_ids(commit)).map(|id| id[15]);
+    let locks: BTreeSet<u8> = ids.chain(natives).collect();
     let each: Vec<String> = locks.iter().map(|lock| format!("({lock})")).collect();
     // Taken in the same order in each transaction, and after the leases, so that transactions cannot deadlock.
     (!each.is_empty()).then(|| {
-        format!("SELECT pg_advisory_xact_lock({ID_LOCKS}, n) FROM (VALUES {}) AS u(n)", each.join(", "))
+        format!("SELECT pg_advisory_xact_lock({CLAIM_LOCKS}, n) FROM (VALUES {}) AS u(n)", each.join(", "))
     })
 }
 
@@ -496,8 +504,8 @@ impl Group<'_> {
         })
     }
 
-    /// Begins the transaction, locks the leases in the order of ids, and finds the ids that commits assert to be new but
-    /// are used. Returns no lock if no session has a lease.
+    /// Begins the transaction, locks the leases in the order of ids and then the claims, and finds the ids that commits
+    /// assert to be new but are used. Returns no lock if no session has a lease.
     async fn lock(
         &self,
         fences: &[Fence],
@@ -514,7 +522,7 @@ impl Group<'_> {
                     SELECT message_id FROM messages WHERE message_id = ANY ($1) UNION ALL
                     SELECT artifact_id FROM artifacts WHERE artifact_id = ANY ($1)";
         let (lock_params, used_params) = (typed(&[&sessions]), typed(&[&new]));
-        let (begin, claim) = (self.shared.begin(), claim_ids(&new));
+        let (begin, claim) = (self.shared.begin(), claim_locks(commits));
         // The first poll sends the statements in this order.
         let (begun, rows, claimed, used) = tokio::join!(
             self.client.batch_execute(&begin),

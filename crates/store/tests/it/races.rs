@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use mainspring_core::*;
-use mainspring_kernel::store::{Commit, NewId, Row, Store, StoreError, Unique};
+use mainspring_kernel::store::{Commit, NativeClaim, NativeOwner, NewId, Row, Store, StoreError, Unique};
 use mainspring_store::{PostgresOptions, PostgresStore};
 
 use crate::cluster::database;
@@ -70,6 +70,26 @@ async fn only_one_of_two_commits_creates_a_session_with_the_same_name() {
             let rows = |n| vec![row_session(Session { key: Some(format!("key {round}")), ..session(n) })];
             let results = commit_at_once(&store, round * 3, rows).await;
             check_winner(&results, Unique::SessionName);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_one_of_two_owners_adopts_the_same_native_session() {
+    for writers in [1, 2] {
+        let store = open(writers);
+        for round in 0..ROUNDS {
+            let first = round * 3;
+            let rows = |n| {
+                let (adapter, native) = match n == first + 1 {
+                    true => ("acp", format!("native-{round}")),
+                    false => ("twin", format!("NATIVE{round}")),
+                };
+                let (adapter, owner, claim) = (adapter.into(), format!("owner {n}"), NativeClaim::Adopted);
+                let adopted = NativeOwner { adapter, native, owner, claim };
+                vec![row_session(session(n)), Row::NativeOwner(Box::new(adopted))]
+            };
+            check_winner(&commit_at_once(&store, first, rows).await, Unique::Other);
         }
     }
 }
