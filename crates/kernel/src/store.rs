@@ -221,8 +221,8 @@ pub trait Store: Send + Sync + 'static {
     /// Returns their number and the sum. A run that was deleted has an unknown usage.
     async fn delegated_usage(&self, session: SessionId) -> Result<(u64, Usage), StoreError>;
 
-    /// Lists ids between two others, in order.
-    async fn id_page(&self, page: &IdPage) -> Result<Vec<[u8; 16]>, StoreError>;
+    /// Lists ids between two others, in order. `None` if [`IdPage::visit`] ends the search before the page is full.
+    async fn id_page(&self, page: &IdPage) -> Result<Option<Vec<[u8; 16]>>, StoreError>;
 
     /// Lists the bindings of a session, by adapter, newest generation first. With `adapter`, only bindings of that
     /// adapter. `after` pages past the binding of that adapter and generation.

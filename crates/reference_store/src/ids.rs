@@ -1,12 +1,37 @@
 //! Finds ids by their prefix, which is given as a range of ids.
 
+use std::collections::BTreeSet;
+
 use mainspring_core::{MessageId, SessionId, Visibility};
 use mainspring_kernel::store::{IdPage, IdsOf, StoreError};
 
 use super::tables::Tables;
 
 impl Tables {
-    pub(super) fn id_page(&self, page: &IdPage) -> Result<Vec<[u8; 16]>, StoreError> {
+    pub(super) fn id_page(&self, page: &IdPage) -> Result<Option<Vec<[u8; 16]>>, StoreError> {
+        let next = self.ids_of_all(&page.of).into_iter().filter(|id| (page.first..=page.last).contains(id));
+        let next = next.collect::<BTreeSet<_>>().into_iter().nth(page.visit);
+        let found: Vec<[u8; 16]> = self.ids_found(page)?;
+        let visited = found.into_iter().filter(|id| next.is_none_or(|next| *id < next));
+        let found: Vec<[u8; 16]> = visited.take(page.limit).collect();
+        Ok((next.is_none() || found.len() >= page.limit).then_some(found))
+    }
+
+    /// All stored ids of the kind.
+    fn ids_of_all(&self, of: &IdsOf) -> Vec<[u8; 16]> {
+        match of {
+            IdsOf::Sessions { .. } => self.sessions.keys().map(|id| *id.as_bytes()).collect(),
+            IdsOf::Runs { .. } => self.runs.keys().map(|id| *id.as_bytes()).collect(),
+            IdsOf::Artifacts { .. } => self.artifacts.keys().map(|id| *id.as_bytes()).collect(),
+            IdsOf::Delegations { .. } => self.delegations.keys().map(|id| *id.as_bytes()).collect(),
+            IdsOf::Grants { .. } => self.grants.keys().map(|id| *id.as_bytes()).collect(),
+            IdsOf::Messages(_) => self.messages.keys().map(|id| *id.as_bytes()).collect(),
+            IdsOf::Keys { .. } => self.keys.keys().map(|id| *id.as_bytes()).collect(),
+        }
+    }
+
+    /// The ids in the range that may be listed, however many there are.
+    fn ids_found(&self, page: &IdPage) -> Result<Vec<[u8; 16]>, StoreError> {
         let all: Vec<[u8; 16]> = match &page.of {
             IdsOf::Sessions { owner, org } => {
                 let visible = self.sessions.keys().filter(|id| self.is_visible(**id, owner, org.as_deref()));
@@ -38,8 +63,7 @@ impl Tables {
                 managed.map(|key| *key.id.as_bytes()).collect()
             }
         };
-        let within = all.into_iter().filter(|id| (page.first..=page.last).contains(id));
-        Ok(within.take(page.limit).collect())
+        Ok(all.into_iter().filter(|id| (page.first..=page.last).contains(id)).collect())
     }
 
     fn is_visible(&self, session: SessionId, owner: &str, org: Option<&str>) -> bool {
@@ -53,7 +77,7 @@ impl Tables {
         let mut found = vec![];
         let (first, last) = (MessageId::from_bytes(page.first), MessageId::from_bytes(page.last));
         for id in self.messages.range(first..=last).map(|(id, _)| *id) {
-            if found.len() < page.limit && self.message_get(session, id)?.is_some() {
+            if self.message_get(session, id)?.is_some() {
                 found.push(*id.as_bytes());
             }
         }

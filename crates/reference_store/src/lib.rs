@@ -332,7 +332,7 @@ impl Store for MemoryStore {
         self.read(|tables| tables.delegations(*of))
     }
 
-    async fn id_page(&self, page: &IdPage) -> Result<Vec<[u8; 16]>, StoreError> {
+    async fn id_page(&self, page: &IdPage) -> Result<Option<Vec<[u8; 16]>>, StoreError> {
         self.read(|tables| tables.id_page(page))?
     }
 

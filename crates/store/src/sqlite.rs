@@ -301,7 +301,7 @@ impl Store for SqliteStore {
         self.read(move |connection| read::delegations::delegations(connection, of)).await
     }
 
-    async fn id_page(&self, page: &IdPage) -> Result<Vec<[u8; 16]>, StoreError> {
+    async fn id_page(&self, page: &IdPage) -> Result<Option<Vec<[u8; 16]>>, StoreError> {
         let page = page.clone();
         self.read(move |connection| read::ids::id_page(connection, &page)).await
     }

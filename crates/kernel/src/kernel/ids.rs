@@ -8,6 +8,8 @@ use crate::store::{IdPage, IdsOf, SessionRef};
 
 /// Maximum ids that one lookup returns. Two are enough to know that a prefix is ambiguous.
 const FOUND_IDS: usize = 10;
+/// Maximum ids that one lookup looks through: those of all owners are in one order.
+const VISITED_IDS: usize = 10_000;
 
 impl Kernel {
     /// Lists the first ids that begin with `prefix`: of resources that the caller may read, or of keys that it manages.
@@ -40,8 +42,9 @@ impl Kernel {
             }
         };
         let (first, last) = prefix.range();
-        let page = IdPage { of, first, last, limit: FOUND_IDS };
-        let found = self.shared.store.id_page(&page).await?;
+        let page = IdPage { of, first, last, limit: FOUND_IDS, visit: VISITED_IDS };
+        let too_many = || Error::Invalid(format!("too many ids begin with {prefix}: give more digits"));
+        let found = self.shared.store.id_page(&page).await?.ok_or_else(too_many)?;
         Ok(found.into_iter().map(|bytes| prefix.kind().format(bytes)).collect())
     }
 }

@@ -13,6 +13,15 @@ pub struct IdPage {
     pub last: [u8; 16],
     /// Page size.
     pub limit: usize,
+    /// Maximum number of ids that are looked through, whoever they belong to.
+    pub visit: usize,
+}
+
+impl IdPage {
+    /// The last id to look through, if `next` is the first one that must not be looked through any more.
+    pub fn last_visited(&self, next: Option<[u8; 16]>) -> [u8; 16] {
+        next.map_or(self.last, |next| u128::from_be_bytes(next).saturating_sub(1).to_be_bytes())
+    }
 }
 
 /// The ids to search. Things in deleted sessions are not found.

@@ -297,7 +297,7 @@ impl Store for PostgresStore {
         read!(self, sessions::delegated_usage, session)
     }
 
-    async fn id_page(&self, page: &IdPage) -> Result<Vec<[u8; 16]>, StoreError> {
+    async fn id_page(&self, page: &IdPage) -> Result<Option<Vec<[u8; 16]>>, StoreError> {
         snapshot!(self, ids::id_page, page)
     }
 

@@ -5,9 +5,13 @@ use mainspring_kernel::store::{IdPage, IdsOf, Row, Store};
 
 use crate::fixtures::*;
 
+fn all(of: IdsOf, limit: usize) -> IdPage {
+    IdPage { of, first: [0; 16], last: [0xff; 16], limit, visit: 99 }
+}
+
 /// Finds all ids of a kind, as bytes.
 async fn find(store: &dyn Store, of: IdsOf) -> Vec<[u8; 16]> {
-    store.id_page(&IdPage { of, first: [0; 16], last: [0xff; 16], limit: 9 }).await.unwrap()
+    store.id_page(&all(of, 9)).await.unwrap().unwrap()
 }
 
 #[tokio::test]
@@ -49,10 +53,9 @@ async fn ids_are_found_in_their_range_and_in_sessions_that_the_reader_sees() {
 
         let of = || IdsOf::Runs { owner: "eve".into(), org: None };
         let second = *run_id(2).as_bytes();
-        let exactly = IdPage { of: of(), first: second, last: second, limit: 9 };
-        assert_eq!(store.id_page(&exactly).await.unwrap(), [second], "{name}");
-        let first = IdPage { of: of(), first: [0; 16], last: [0xff; 16], limit: 1 };
-        assert_eq!(store.id_page(&first).await.unwrap(), [second], "{name}");
+        let exactly = IdPage { first: second, last: second, ..all(of(), 9) };
+        assert_eq!(store.id_page(&exactly).await.unwrap(), Some(vec![second]), "{name}");
+        assert_eq!(store.id_page(&all(of(), 1)).await.unwrap(), Some(vec![second]), "{name}");
 
         delete_session(store, fences[0]).await;
         assert_eq!(find(store, IdsOf::Runs { owner: owner(), org: None }).await, runs(&[]), "{name}");
@@ -96,5 +99,32 @@ async fn messages_are_found_where_a_session_or_its_fork_sees_them() {
             ids(&[1, 2, 5]),
             "{name}: up to its base"
         );
+    }
+}
+
+#[tokio::test]
+async fn a_lookup_that_would_look_through_too_many_ids_finds_nothing() {
+    for (name, subject) in every_store() {
+        let store = &*subject.store;
+        for (n, owner) in [(1, "eve"), (2, "ada"), (3, "eve"), (4, "ada")] {
+            let fence = lease(store, n).await;
+            let session = Session { owner: owner.into(), ..session(n) };
+            let rows = vec![row_session(session), row_message(message(n, n, "a"), None)];
+            commit(store, fence, rows, vec![]).await.unwrap();
+        }
+        let ada = || IdsOf::Sessions { owner: "ada".into(), org: None };
+        let found =
+            async |of, limit, visit| store.id_page(&IdPage { visit, ..all(of, limit) }).await.unwrap();
+        let ids = |numbers: &[u64]| numbers.iter().map(|n| *session_id(*n).as_bytes()).collect::<Vec<_>>();
+        assert_eq!(found(ada(), 9, 4).await, Some(ids(&[2, 4])), "{name}");
+        assert_eq!(found(ada(), 9, 3).await, None, "{name}: the fourth id may be one of ada");
+        assert_eq!(found(ada(), 1, 2).await, Some(ids(&[2])), "{name}: the page is full");
+        assert_eq!(found(ada(), 1, 1).await, None, "{name}");
+        let messages = || IdsOf::Messages(session_id(2));
+        let second = Some(vec![*message_id(2).as_bytes()]);
+        assert_eq!(found(messages(), 9, 4).await, second, "{name}");
+        assert_eq!(found(messages(), 9, 3).await, None, "{name}");
+        assert_eq!(found(messages(), 1, 2).await, second, "{name}");
+        assert_eq!(found(IdsOf::Keys { org: None }, 9, 1).await, Some(vec![]), "{name}");
     }
 }

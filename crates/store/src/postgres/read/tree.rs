@@ -62,13 +62,13 @@ impl Tree {
         self.own.iter().find(|line| line.id == id)
     }
 
-    /// True if the session sees the message.
-    pub(super) fn sees(&self, placed: &PlacedMessage) -> bool {
+    /// True if the session sees a message at this point, or one without a point of the session `of`.
+    pub(super) fn sees(&self, of: SessionId, point: Option<Point>) -> bool {
         let contains = |point: Point| {
             self.own(point.line).is_some_and(|line| line.start() <= point.pos)
                 || !self.inherited.ahead(point).is_empty()
         };
-        placed.point.map_or(placed.message.session == self.session, contains)
+        point.map_or(of == self.session, contains)
     }
 
     /// The first message of the line `to`, if that line is a child of `at`.
@@ -229,7 +229,7 @@ pub(in super::super) async fn message_get(
     let Some(row) = reader.row(&sql, &[&id.as_bytes().as_slice()]).await? else { return Ok(None) };
     let placed = message(&row)?;
     let tree = Tree::read(reader, session).await?;
-    if !tree.sees(&placed) {
+    if !tree.sees(placed.message.session, placed.point) {
         return Ok(None);
     }
     let line = placed.point.and_then(|point| tree.lines.get(&point.line).copied());

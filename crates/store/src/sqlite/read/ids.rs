@@ -3,9 +3,49 @@
 use mainspring_kernel::store::{IdPage, IdsOf, StoreError};
 use rusqlite::{Connection, params};
 
-use super::{query_all, sql_limit, tree};
+use super::{query_all, query_one, sql_limit, tree};
 
-pub(in super::super) fn id_page(connection: &Connection, page: &IdPage) -> Result<Vec<[u8; 16]>, StoreError> {
+pub(in super::super) fn id_page(
+    connection: &Connection,
+    page: &IdPage,
+) -> Result<Option<Vec<[u8; 16]>>, StoreError> {
+    let next = first_unvisited(connection, page)?;
+    let is_whole = next.is_none();
+    let found = ids_until(connection, page, page.last_visited(next))?;
+    Ok((is_whole || found.len() >= page.limit).then_some(found))
+}
+
+/// Finds the first id that must not be looked through any more.
+fn first_unvisited(connection: &Connection, page: &IdPage) -> Result<Option<[u8; 16]>, StoreError> {
+    macro_rules! nth {
+        ($table:literal, $id:literal) => {
+            concat!(
+                "SELECT ",
+                $id,
+                " FROM ",
+                $table,
+                " WHERE ",
+                $id,
+                " BETWEEN ?1 AND ?2 ORDER BY ",
+                $id,
+                " LIMIT 1 OFFSET ?3"
+            )
+        };
+    }
+    let sql = match &page.of {
+        IdsOf::Sessions { .. } => nth!("sessions", "session_id"),
+        IdsOf::Runs { .. } => nth!("runs", "run_id"),
+        IdsOf::Artifacts { .. } => nth!("artifacts", "artifact_id"),
+        IdsOf::Delegations { .. } => nth!("delegations", "delegation_id"),
+        IdsOf::Grants { .. } => nth!("grants", "grant_id"),
+        IdsOf::Messages(_) => nth!("messages", "message_id"),
+        IdsOf::Keys { .. } => nth!("api_keys", "key_id"),
+    };
+    query_one(connection, sql, params![page.first, page.last, sql_limit(page.visit)], |columns| columns.get())
+}
+
+/// Lists the ids of the page up to `last`.
+fn ids_until(connection: &Connection, page: &IdPage, last: [u8; 16]) -> Result<Vec<[u8; 16]>, StoreError> {
     // CROSS JOIN fixes the order of the tables: the range of ids is searched by the index of the ids, and the session of
     // each is looked up.
     macro_rules! in_sessions {
@@ -26,7 +66,7 @@ pub(in super::super) fn id_page(connection: &Connection, page: &IdPage) -> Resul
             )
         };
     }
-    let (first, last, limit) = (page.first, page.last, sql_limit(page.limit));
+    let (first, limit) = (page.first, sql_limit(page.limit));
     let (sql, owner, org) = match &page.of {
         IdsOf::Sessions { owner, org } => (in_sessions!("sessions", "session_id", "session_id"), owner, org),
         IdsOf::Runs { owner, org } => (in_sessions!("runs", "run_id", "session_id"), owner, org),
@@ -37,7 +77,7 @@ pub(in super::super) fn id_page(connection: &Connection, page: &IdPage) -> Resul
             (in_sessions!("delegations", "delegation_id", "parent_session_id"), owner, org)
         }
         IdsOf::Grants { owner, org } => (in_sessions!("grants", "grant_id", "session_id"), owner, org),
-        IdsOf::Messages(session) => return tree::message_ids(connection, *session, page),
+        IdsOf::Messages(session) => return tree::message_ids(connection, *session, page, last),
         IdsOf::Keys { org } => {
             let sql = "SELECT key_id FROM api_keys WHERE key_id BETWEEN ?1 AND ?2 \
                          AND (?3 IS NULL OR org_id = ?3) ORDER BY key_id LIMIT ?4";

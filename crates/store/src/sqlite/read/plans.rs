@@ -190,7 +190,7 @@ fn search_lists() -> Vec<List> {
 fn id_lists() -> Vec<List> {
     let page = |of: fn() -> IdsOf| {
         move |connection: &Connection| {
-            let page = IdPage { of: of(), first: [0; 16], last: [9; 16], limit: LIMIT };
+            let page = IdPage { of: of(), first: [0; 16], last: [9; 16], limit: LIMIT, visit: LIMIT };
             drop(ids::id_page(connection, &page).unwrap());
         }
     };

@@ -72,19 +72,20 @@ pub(in super::super) fn message_get(
     Ok(view.contains(point)?.then_some((found, Some(line))))
 }
 
-/// Lists the ids in `page` of messages that `session` sees. Reads no content, so that a damaged message of another
-/// session does not fail the search.
+/// Lists the ids in `page` up to `last` of messages that `session` sees. Reads no content, so that a damaged message of
+/// another session does not fail the search.
 pub(super) fn message_ids(
     connection: &Connection,
     session: SessionId,
     page: &IdPage,
+    last: [u8; 16],
 ) -> Result<Vec<[u8; 16]>, StoreError> {
     let sql = "SELECT message_id, session_id, line, pos FROM messages WHERE message_id BETWEEN ?1 AND ?2 \
                ORDER BY message_id";
     let mut view = SessionView::new(connection, session);
     let mut found = vec![];
     let mut statement = prepare(connection, sql).map_err(|error| read_error(&error))?;
-    let mut rows = statement.query([page.first, page.last]).map_err(|error| read_error(&error))?;
+    let mut rows = statement.query([page.first, last]).map_err(|error| read_error(&error))?;
     while found.len() < page.limit {
         let Some(row) = rows.next().map_err(|error| read_error(&error))? else { break };
         let mut columns = Columns::new(row);
