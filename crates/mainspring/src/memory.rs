@@ -67,6 +67,11 @@ async fn decide_all(kernel: &Kernel, command: &[String]) -> Result<(), String> {
             let text = match kernel.memory_text(&candidate).await {
                 Ok(text) => text,
                 Err(Error::NotFound { .. }) => continue,
+                Err(error @ (Error::Corrupt(_) | Error::Invalid(_))) => {
+                    // Only the bytes of this candidate cannot be read.
+                    undecided = Err(error.to_string());
+                    continue;
+                }
                 Err(error) => return Err(error.to_string()),
             };
             let asked = tokio::select! {

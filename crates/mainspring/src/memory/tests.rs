@@ -128,3 +128,24 @@ async fn a_command_may_write_much_output_before_it_reads() {
     assert_eq!(metadata["reason"].as_str().unwrap().len(), usize::try_from(REASON_BYTES).unwrap());
     node.close().await;
 }
+
+#[tokio::test]
+async fn a_candidate_whose_bytes_are_missing_does_not_stop_the_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = Config::with_state_dir(folder.path().join("state")).adapter("proposes".into());
+    let node = Node::builder(config.clone()).adapter(Proposes).open().await.unwrap();
+    let (kernel, me) = (node.kernel(), Caller::new("ada"));
+    for text in ["a good fact", "another good fact"] {
+        let run = kernel.run_create(&me, RunRequest::text("a", text)).await.unwrap().run;
+        kernel.run_wait(&me, run.id, Duration::from_secs(60)).await.unwrap();
+    }
+    let [first, second] = &kernel.memory_candidates(None, 9).await.unwrap()[..] else { panic!() };
+    let hash = first.content_hash.as_deref().unwrap();
+    std::fs::remove_file(config.artifacts_dir().join(&hash[..2]).join(hash)).unwrap();
+    let why = decide_all(kernel, &command(folder.path())).await.unwrap_err();
+    assert!(why.contains(&first.id.to_string()), "{why}");
+    let left = kernel.memory_candidates(None, 9).await.unwrap();
+    assert_eq!(left.iter().map(|candidate| candidate.id).collect::<Vec<_>>(), [first.id]);
+    assert_eq!(kernel.artifact_get(&me, second.id).await.unwrap().metadata["decision"], "accepted");
+    node.close().await;
+}
