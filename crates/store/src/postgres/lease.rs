@@ -32,10 +32,10 @@ use super::values::{int, typed};
 use super::writer::{Shared, pause};
 
 /// Locks the lease if the server in the place `$1` may take it for itself: no server at work may still act. Skips a lease
-/// that another server takes or renews at this moment.
+/// that another server takes or renews at this moment. Servers whose places are unknown are not in the same place.
 pub(super) const FREE: &str = "SELECT 1 FROM server_lease
     WHERE (free_at IS NULL OR clock_timestamp() >= free_at OR place = $1) AND NOT EXISTS (
-      SELECT 1 FROM node_leases AS n WHERE clock_timestamp() < n.free_at AND n.place IS DISTINCT FROM $1)
+      SELECT 1 FROM node_leases AS n WHERE clock_timestamp() < n.free_at AND (n.place = $1) IS NOT TRUE)
     FOR UPDATE SKIP LOCKED";
 
 /// Renews the lease of the database: the node, the number of its boot, and the two durations in milliseconds.

@@ -337,3 +337,17 @@ async fn a_server_of_an_earlier_version_does_not_take_over() {
     leading.await.unwrap();
     assert!(second.is_active());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_in_an_unknown_place_keeps_the_database_from_another_one() {
+    let url = database();
+    drop(PostgresStore::open(&url, PostgresOptions::default()).unwrap());
+    psql(
+        &url,
+        "INSERT INTO node_leases (node_id, expires_at, free_at)
+         VALUES ('\\x01', clock_timestamp() + interval '1 hour', clock_timestamp() + interval '1 hour')",
+    );
+    assert_eq!(psql(&url, "SELECT count(*) FROM server_lease WHERE free_at IS NULL"), "1");
+    let opened = PostgresStore::open(&url, PostgresOptions::default()).map(drop);
+    assert_eq!(opened, Err(PostgresError::InUse));
+}
