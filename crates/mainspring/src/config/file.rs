@@ -136,8 +136,7 @@ impl Reader<'_> {
             _ => RawValue::Other,
         };
         let folder = self.path.parent().map(PathBuf::from).unwrap_or_default();
-        let is_secret = key.ends_with(".env");
-        let written = if is_secret { "{…}".to_owned() } else { self.excerpt(value) };
+        let written = if settings::is_secret(&key) { "…".to_owned() } else { self.excerpt(value) };
         let origin = self.origin(value.span().start);
         self.entries.push(Entry { key, raw, written, folder, origin });
     }

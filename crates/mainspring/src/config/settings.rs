@@ -600,6 +600,12 @@ pub(super) enum Target<'a> {
     Owner(&'a str, &'static OwnerSetting),
 }
 
+/// True for settings whose values may hold a secret. Errors do not repeat such values: a mistyped one may hold its secret
+/// anywhere.
+pub(super) fn is_secret(key: &str) -> bool {
+    key.ends_with(".env") || ["store", "cluster.listen_url", "artifact_store.url"].contains(&key)
+}
+
 /// Finds the setting that `key` names, if there is one.
 pub(super) fn find_target(key: &str) -> Option<Target<'_>> {
     if let Some(setting) = SETTINGS.iter().find(|setting| setting.key == key) {

@@ -65,6 +65,7 @@ fn machine() -> Machine {
 }
 
 mod goal_types;
+mod secrets;
 mod trust;
 
 #[test]

@@ -51,11 +51,6 @@ fn key_of_variable(name: &str) -> Option<String> {
 }
 
 fn entry(sources: &Sources, key: String, value: &str, origin: Origin) -> Entry {
-    Entry {
-        key,
-        raw: RawValue::Untyped(value.to_owned()),
-        written: format!("{value:?}"),
-        folder: sources.cwd.clone(),
-        origin,
-    }
+    let written = if settings::is_secret(&key) { "…".to_owned() } else { format!("{value:?}") };
+    Entry { key, raw: RawValue::Untyped(value.to_owned()), written, folder: sources.cwd.clone(), origin }
 }
