@@ -10,17 +10,25 @@ use mainspring_kernel::store::{
     ArtifactPage, NewEvent, Row, RunPage, SessionPage, SessionRef, SessionsOf, StateAt, StatePlace, StateRow,
     Store, StoreError,
 };
-use mainspring_store::SqliteStore;
+use mainspring_store::{PostgresOptions, PostgresStore, SqliteStore};
 use rusqlite::Connection;
 use serde_json::json;
 
+use crate::cluster::{database, psql};
 use crate::fixtures::*;
+use crate::migrations::hex;
 use crate::steps::step;
 
-/// Fills a session with five messages on one line, each with its event, and lists of three rows.
+/// Fills a new SQLite database.
 async fn fill(folder: &Path) {
     let store = sqlite_open(folder);
-    let fence = lease(&store, 1).await;
+    fill_store(&store).await;
+    store.close();
+}
+
+/// Fills a session with five messages on one line, each with its event, and lists of three rows.
+async fn fill_store(store: &dyn Store) {
+    let fence = lease(store, 1).await;
     let session = Session { title: Some("title-1".into()), tip: Some(point(1, 4)), ..session(1) };
     let mut rows = vec![row_session(session), Row::Line(line(1, None, 5))];
     let mut events = vec![];
@@ -49,13 +57,12 @@ async fn fill(folder: &Path) {
             at: NOW,
         })));
     }
-    commit(&store, fence, rows, events).await.unwrap();
+    commit(store, fence, rows, events).await.unwrap();
     for n in [2, 3] {
-        let fence = lease(&store, n).await;
+        let fence = lease(store, n).await;
         let titled = Session { title: Some(format!("title-{n}")), ..session_at(n) };
-        commit(&store, fence, vec![row_session(titled)], vec![]).await.unwrap();
+        commit(store, fence, vec![row_session(titled)], vec![]).await.unwrap();
     }
-    store.close();
 }
 
 fn session_at(n: u64) -> Session {
@@ -262,4 +269,37 @@ async fn a_session_is_listed_although_its_latest_run_is_damaged() {
     // The events of a damaged run are read as before.
     let events = store.events_after(session_id(1), None, Cursor(0), 99).await.unwrap();
     assert!(!events.iter().any(|event| matches!(event.body, Body::EventDamaged { .. })));
+}
+
+/// Fills a new PostgreSQL database.
+async fn fill_postgres() -> (String, PostgresStore) {
+    let url = database();
+    let store = PostgresStore::open(&url, PostgresOptions::default()).unwrap();
+    fill_store(&store).await;
+    (url, store)
+}
+
+fn damage_message(url: &str, n: u64) {
+    let id = hex(message_id(n).as_bytes());
+    psql(url, &format!("UPDATE messages SET body = '{{' WHERE message_id = '\\x{id}'"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_message_of_postgresql_is_reported_in_its_place_among_the_events() {
+    let (url, store) = fill_postgres().await;
+    let sound = store.events_after(session_id(1), None, Cursor(0), 99).await.unwrap();
+    damage_message(&url, 3);
+    let events = store.events_after(session_id(1), None, Cursor(0), 99).await.unwrap();
+    assert_eq!(store.owner_events(OWNER, None, Cursor(0), 99).await.unwrap().0, events);
+    assert_eq!(events.len(), sound.len());
+    for (index, (event, sound)) in events.iter().zip(&sound).enumerate() {
+        let Body::EventDamaged { event_type, message_id: id, message } = &event.body else {
+            assert_eq!(event, sound);
+            continue;
+        };
+        let expected = (4, Some("message.completed"), Some(message_id(3)));
+        assert_eq!((index, event_type.as_deref(), *id), expected);
+        assert!(message.contains(&message_id(3).to_string()), "{message}");
+    }
+    assert!(matches!(events[4].body, Body::EventDamaged { .. }));
 }

@@ -153,25 +153,32 @@ fn stored(row: &Row) -> Result<Stored, StoreError> {
     Ok(Stored { event, message, kind: get(row, 6)?, payload: get(row, 9)? })
 }
 
+/// Messages by id; the problem of those that cannot be read.
+type Messages = HashMap<MessageId, Result<Arc<Message>, String>>;
+
 /// Reads events with their messages: two further statements at most, however many events there are.
 async fn events(reader: &Reader, rows: &[Row]) -> Result<Vec<Event>, StoreError> {
     let stored = all(rows, stored)?;
     let ids: Vec<Vec<u8>> =
         stored.iter().filter_map(|one| one.message).map(|id| id.as_bytes().to_vec()).collect();
-    let (mut messages, mut calls) = (HashMap::new(), vec![]);
+    let (mut messages, mut calls) = (Messages::new(), vec![]);
     if !ids.is_empty() {
-        let sql = format!("SELECT {MESSAGE} FROM messages AS m WHERE message_id = ANY ($1)");
-        let found = all(&reader.rows(&sql, &[&ids]).await?, message)?;
-        messages.extend(found.into_iter().map(|placed| (placed.message.id, placed.message)));
+        let sql = format!("SELECT {MESSAGE}, m.message_id FROM messages AS m WHERE message_id = ANY ($1)");
+        for row in reader.rows(&sql, &[&ids]).await? {
+            let id = MessageId::from_bytes(get_id(&row, 4)?);
+            let read = message(&row).map(|placed| placed.message);
+            messages.insert(id, read.map_err(|error| format!("the message {id}: {error}")));
+        }
         let sql = "SELECT run_id, tool_use_id, started_at, message_id, name, result FROM effects
                    WHERE message_id = ANY ($1)";
-        calls = all(&reader.rows(sql, &[&ids]).await?, effect)?;
+        // A result that cannot be read is missing: its event reports that.
+        calls = reader.rows(sql, &[&ids]).await?.iter().filter_map(|row| effect(row).ok()).collect();
     }
     Ok(stored.into_iter().map(|one| complete(one, &messages, &calls)).collect())
 }
 
 /// Adds the body to an event. If the body cannot be read, the event reports the damage instead.
-fn complete(stored: Stored, messages: &HashMap<MessageId, Arc<Message>>, calls: &[OpenToolCall]) -> Event {
+fn complete(stored: Stored, messages: &Messages, calls: &[OpenToolCall]) -> Event {
     let body = body(&stored, messages, calls).unwrap_or_else(|message| Body::EventDamaged {
         event_type: Some(stored.kind.clone()),
         message_id: stored.message,
@@ -180,11 +187,7 @@ fn complete(stored: Stored, messages: &HashMap<MessageId, Arc<Message>>, calls: 
     Event { body, ..stored.event }
 }
 
-fn body(
-    stored: &Stored,
-    messages: &HashMap<MessageId, Arc<Message>>,
-    calls: &[OpenToolCall],
-) -> Result<Body, String> {
+fn body(stored: &Stored, messages: &Messages, calls: &[OpenToolCall]) -> Result<Body, String> {
     let Stored { event, message, kind, payload } = stored;
     if let Some(id) = message.filter(|_| kind == Body::MESSAGE_COMPLETED) {
         let missing = || format!("the completed message {id} is missing");
@@ -192,7 +195,7 @@ fn body(
         let parent = parsed["parentId"].as_str().map(str::parse).transpose();
         let parent_id = parent.map_err(|error: mainspring_core::BadId| error.to_string())?;
         return Ok(Body::MessageCompleted {
-            message: Arc::clone(messages.get(&id).ok_or_else(missing)?),
+            message: messages.get(&id).ok_or_else(missing)?.clone()?,
             parent_id,
         });
     }
@@ -206,7 +209,8 @@ fn body(
         };
         end.message_id = Some(*id);
         end.content = match messages.get(id) {
-            Some(message) => message.content.iter().find_map(of_call).unwrap_or_default(),
+            Some(Ok(message)) => message.content.iter().find_map(of_call).unwrap_or_default(),
+            Some(Err(problem)) => return Err(problem.clone()),
             // Until all calls of the round have ended, the row of the call holds the result.
             None => {
                 let call =
