@@ -303,3 +303,15 @@ async fn a_damaged_message_of_postgresql_is_reported_in_its_place_among_the_even
     }
     assert!(matches!(events[4].body, Body::EventDamaged { .. }));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_search_of_postgresql_names_a_damaged_message() {
+    let (url, store) = fill_postgres().await;
+    damage_message(&url, 3);
+    let found = store.search_messages(OWNER, &Query::parse("word").unwrap(), None, 9).await.unwrap().rows;
+    let ids: Vec<_> = found.iter().map(|one| one.message.id).collect();
+    assert_eq!(ids, [5, 4, 2, 1].map(message_id));
+    let [damage] = &found.damaged[..] else { panic!("{:?}", found.damaged) };
+    assert_eq!((damage.kind.as_str(), damage.index), ("message", 2));
+    assert_eq!(damage.id, Some(message_id(3).to_string()));
+}

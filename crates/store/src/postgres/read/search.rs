@@ -1,8 +1,9 @@
 //! Searches by reading the newest titles and messages of the owner; words are matched by the rules of the kernel.
 
-use mainspring_core::{Rows, Session, SessionId, Time};
+use mainspring_core::{Damage, MessageId, Rows, Session, SessionId, Time};
 use mainspring_kernel::search::{Query, searchable_text};
 use mainspring_kernel::store::{FoundMessage, FoundMessages, StoreError};
+use tokio_postgres::Row;
 
 use super::super::values::{all, get, get_id, get_json, get_u64, int, list};
 use super::{MESSAGE, Reader, SESSION, message, session};
@@ -60,7 +61,7 @@ pub(in super::super) async fn search_messages(
     limit: usize,
 ) -> Result<FoundMessages, StoreError> {
     let sql = format!(
-        "SELECT {MESSAGE}, m.arrival, s.session_id, s.body
+        "SELECT {MESSAGE}, m.arrival, s.session_id, s.body, m.message_id
          FROM messages AS m LEFT JOIN lines AS l ON l.line = m.line
          JOIN sessions AS s ON s.session_id = coalesce(l.session_id, m.session_id)
          WHERE s.owner_id = $1 AND s.status <> 'deleted' AND m.arrival < $2
@@ -68,26 +69,38 @@ pub(in super::super) async fn search_messages(
          ORDER BY m.arrival DESC LIMIT {PAGE_ROWS}"
     );
     let mut next = before.map_or(i64::MAX, int);
-    let mut found: Vec<FoundMessage> = vec![];
+    let mut found = Rows::from(vec![]);
     for _ in 0..SEARCH_PAGES {
         let rows = reader.rows(&sql, &[&owner, &next, &query.org()]).await?;
         for row in &rows {
             let arrival = get_u64(row, 4)?;
             next = int(arrival);
-            let placed = message(row)?;
-            if !query.matches(&searchable_text(&placed.message.content)) {
-                continue;
+            match found_message(row, arrival, query) {
+                Ok(matching) => found.items.extend(matching),
+                Err(StoreError::Corrupt(message)) => {
+                    let id = Some(MessageId::from_bytes(get_id(row, 7)?).to_string());
+                    let index = found.items.len();
+                    found.damaged.push(Damage { kind: "message".into(), id, index, message });
+                }
+                Err(error) => return Err(error),
             }
-            let session: Session = get_json(row, 6)?;
-            let id = SessionId::from_bytes(get_id(row, 5)?);
-            found.push(FoundMessage { arrival, session: id, message: placed.message, title: session.title });
-            if found.len() >= limit {
-                return Ok(FoundMessages { rows: found.into(), searched_to: None });
+            if found.items.len() >= limit {
+                return Ok(FoundMessages { rows: found, searched_to: None });
             }
         }
         if rows.len() < PAGE_ROWS {
-            return Ok(FoundMessages { rows: found.into(), searched_to: None });
+            return Ok(FoundMessages { rows: found, searched_to: None });
         }
     }
-    Ok(FoundMessages { rows: found.into(), searched_to: Some(next.cast_unsigned()) })
+    Ok(FoundMessages { rows: found, searched_to: Some(next.cast_unsigned()) })
+}
+
+/// Reads a message of a search; `None` if the query does not match it.
+fn found_message(row: &Row, arrival: u64, query: &Query) -> Result<Option<FoundMessage>, StoreError> {
+    let message = message(row)?.message;
+    if !query.matches(&searchable_text(&message.content)) {
+        return Ok(None);
+    }
+    let (session, Session { title, .. }) = (SessionId::from_bytes(get_id(row, 5)?), get_json(row, 6)?);
+    Ok(Some(FoundMessage { arrival, session, message, title }))
 }
