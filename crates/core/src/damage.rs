@@ -42,6 +42,14 @@ impl<T> Rows<T> {
         }
     }
 
+    /// Adds the rows that come after these.
+    pub fn append(&mut self, later: Self) {
+        let before = self.items.len();
+        self.items.extend(later.items);
+        let damaged = later.damaged.into_iter();
+        self.damaged.extend(damaged.map(|damage| Damage { index: before + damage.index, ..damage }));
+    }
+
     /// Reverses the order.
     pub fn reverse(&mut self) {
         let count = self.items.len();

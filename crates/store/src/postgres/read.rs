@@ -1,6 +1,6 @@
 //! Reads: one statement if that is enough, else several in one snapshot.
 
-use mainspring_core::{Attempt, Message, MessageStatus, NodeId, RequestName, Run, RunState, Session};
+use mainspring_core::{Attempt, Message, MessageStatus, NodeId, RequestName, Rows, Run, RunState, Session};
 use mainspring_kernel::store::{PlacedMessage, StoreError};
 use std::sync::Arc;
 use tokio_postgres::Row;
@@ -8,7 +8,9 @@ use tokio_postgres::Row;
 use super::connect::Pooled;
 use super::error::{read_error, write_error};
 use super::rows::{Fixed, PrivateWait};
-use super::values::{Param, get, get_id, get_json, get_maybe_json, get_point, get_u32, typed};
+use super::values::{
+    Param, get, get_id, get_json, get_maybe_json, get_point, get_u32, list, sql_limit, typed,
+};
 use super::writer::{Shared, closed};
 
 pub(super) mod access;
@@ -36,6 +38,29 @@ impl Reader {
     pub(super) async fn rows(&self, sql: &str, params: &[&dyn Param]) -> Result<Vec<Row>, StoreError> {
         let client = self.pooled.client().ok_or_else(closed)?;
         client.query_typed(sql, &typed(params)).await.map_err(|error| read_error(&error))
+    }
+
+    /// Runs a statement that has no limit and returns a page of `limit` rows that can be read. Names the rows between
+    /// them that cannot be read.
+    pub(super) async fn page<T>(
+        &self,
+        kind: &str,
+        sql: &str,
+        params: &[&dyn Param],
+        limit: usize,
+        read: impl Fn(&Row) -> Result<T, StoreError>,
+    ) -> Result<Rows<T>, StoreError> {
+        let (mut page, mut offset) = (Rows::from(vec![]), 0);
+        loop {
+            let wanted = limit - page.items.len();
+            let rows =
+                self.rows(&format!("{sql} LIMIT {} OFFSET {offset}", sql_limit(wanted)), params).await?;
+            offset += rows.len();
+            page.append(list(kind, &rows, &read)?);
+            if rows.len() < wanted || page.items.len() == limit {
+                return Ok(page);
+            }
+        }
     }
 
     /// Runs a statement and returns its first row.

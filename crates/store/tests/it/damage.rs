@@ -315,3 +315,32 @@ async fn a_search_of_postgresql_names_a_damaged_message() {
     assert_eq!((damage.kind.as_str(), damage.index), ("message", 2));
     assert_eq!(damage.id, Some(message_id(3).to_string()));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_of_postgresql_is_full_although_a_row_is_damaged() {
+    let (url, store) = fill_postgres().await;
+    damage_message(&url, 3);
+    psql(
+        &url,
+        "UPDATE runs SET body = '{' WHERE run_no = 2; UPDATE artifacts SET body = '{' WHERE body LIKE '%artifact-2%'",
+    );
+    psql(&url, "UPDATE sessions SET body = '{' WHERE body LIKE '%title-2%'");
+    let path = store.path(point(1, 4), None, 3).await.unwrap();
+    assert_eq!(path.iter().map(|placed| placed.message.id).collect::<Vec<_>>(), [2, 4, 5].map(message_id));
+    assert_eq!((path.damaged.len(), path.damaged[0].index), (1, 1));
+    let tree = store.tree_page(session_id(1), None, 3).await.unwrap();
+    assert_eq!(tree.iter().map(|row| row.message.id).collect::<Vec<_>>(), [1, 2, 4].map(message_id));
+    assert_eq!((tree.damaged.len(), tree.damaged[0].index), (1, 2));
+    let runs = RunPage { owner: OWNER.into(), session: None, status: None, before: None, limit: 2 };
+    let runs = store.run_page(&runs).await.unwrap();
+    assert_eq!(runs.iter().map(|run| run.id).collect::<Vec<_>>(), [3, 1].map(run_id));
+    assert_eq!((runs.damaged.len(), runs.damaged[0].index), (1, 1));
+    let artifacts = ArtifactPage { session: session_id(1), run: None, before: None, limit: 2 };
+    let artifacts = store.artifact_page(&artifacts).await.unwrap();
+    assert_eq!(artifacts.iter().map(|artifact| artifact.id).collect::<Vec<_>>(), [3, 1].map(artifact_id));
+    let of = SessionsOf::Owner(OWNER.into());
+    let sessions = SessionPage { of, pinned: None, status: None, surface_kind: None, before: None, limit: 2 };
+    let sessions = store.session_page(&sessions).await.unwrap();
+    assert_eq!(sessions.iter().map(|(session, _)| session.id).collect::<Vec<_>>(), [3, 1].map(session_id));
+    assert_eq!((sessions.damaged.len(), sessions.damaged[0].index), (1, 1));
+}

@@ -9,7 +9,7 @@ use mainspring_core::{
 use mainspring_kernel::store::{ArtifactPage, DelegationsOf, GrantPage, StoreError};
 use tokio_postgres::Row;
 
-use super::super::values::{Param, all, get, get_id, get_json, get_maybe_json, get_u64, list, sql_limit};
+use super::super::values::{Param, all, get, get_id, get_json, get_maybe_json, get_u64, sql_limit};
 use super::{Conditions, Reader};
 
 pub(in super::super) async fn bindings(
@@ -179,11 +179,10 @@ pub(in super::super) async fn artifact_page(
     }
     let sql = format!(
         "SELECT a.body FROM artifacts AS a JOIN sessions AS s USING (session_id) {}
-         ORDER BY a.created_at DESC, a.artifact_id DESC LIMIT {}",
-        conditions.sql,
-        sql_limit(page.limit)
+         ORDER BY a.created_at DESC, a.artifact_id DESC",
+        conditions.sql
     );
-    list("artifact", &reader.rows(&sql, &conditions.params()).await?, |row| get_json(row, 0))
+    reader.page("artifact", &sql, &conditions.params(), page.limit, |row| get_json(row, 0)).await
 }
 
 /// The time and the id after which a list by age begins.

@@ -39,11 +39,10 @@ pub(in super::super) async fn run_page(reader: &Reader, page: &RunPage) -> Resul
     }
     let sql = format!(
         "SELECT {RUN} FROM runs AS r JOIN sessions AS s USING (session_id) {}
-         ORDER BY r.created_at DESC, r.run_id DESC LIMIT {}",
-        conditions.sql,
-        sql_limit(page.limit)
+         ORDER BY r.created_at DESC, r.run_id DESC",
+        conditions.sql
     );
-    list("run", &reader.rows(&sql, &conditions.params()).await?, |row| run(row, 0))
+    reader.page("run", &sql, &conditions.params(), page.limit, |row| run(row, 0)).await
 }
 
 pub(in super::super) async fn runs_live(

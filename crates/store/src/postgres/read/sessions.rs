@@ -15,7 +15,7 @@ use mainspring_kernel::store::{
 use tokio_postgres::Row;
 
 use super::super::values::{
-    all, get, get_id, get_json, get_maybe_id, get_maybe_json, get_point, get_u32, get_u64, list, sql_limit,
+    all, get, get_id, get_json, get_maybe_id, get_maybe_json, get_point, get_u32, get_u64,
 };
 use super::{Conditions, RUN, RUN_COLUMNS, Reader, SESSION, SESSION_COLUMNS, run, session};
 
@@ -306,15 +306,14 @@ pub(in super::super) async fn session_page(
     let sql = format!(
         "SELECT {SESSION}, {RUN} FROM sessions AS s LEFT JOIN LATERAL
            (SELECT * FROM runs WHERE runs.session_id = s.session_id ORDER BY run_no DESC LIMIT 1) AS r ON true
-         {} ORDER BY s.last_activity_at DESC, s.session_id DESC LIMIT {}",
-        conditions.sql,
-        sql_limit(page.limit)
+         {} ORDER BY s.last_activity_at DESC, s.session_id DESC",
+        conditions.sql
     );
-    let rows = reader.rows(&sql, &conditions.params()).await?;
-    list("session", &rows, |row| {
+    let read = |row: &Row| {
         let has_run = get::<Option<&str>>(row, SESSION_COLUMNS)?.is_some();
         Ok((session(row)?, has_run.then(|| run(row, SESSION_COLUMNS)).transpose()?))
-    })
+    };
+    reader.page("session", &sql, &conditions.params(), page.limit, read).await
 }
 
 pub(in super::super) async fn session_forks(

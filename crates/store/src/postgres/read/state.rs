@@ -7,9 +7,7 @@ use mainspring_kernel::store::{StateAt, StateHistoryOf, StoreError};
 use serde_json::Value;
 use tokio_postgres::Row;
 
-use super::super::values::{
-    all, get, get_id, get_json, get_maybe_json, get_point, get_u64, int, list, sql_limit,
-};
+use super::super::values::{all, get, get_id, get_json, get_maybe_json, get_point, get_u64, int};
 use super::Reader;
 
 /// Greater than every cursor.
@@ -201,7 +199,6 @@ pub(in super::super) async fn state_page(
     after: Option<&str>,
     limit: usize,
 ) -> Result<Rows<StateEntry>, StoreError> {
-    let limit_rows = sql_limit(limit);
     match at {
         StateAt::Session { session, at } => {
             let mut keys: BTreeMap<String, Record> = BTreeMap::new();
@@ -214,14 +211,13 @@ pub(in super::super) async fn state_page(
         }
         StateAt::Run(run) => {
             let sql = "SELECT key, value, version, updated_at FROM run_state
-                       WHERE run_id = $1 AND value IS NOT NULL AND ($2::text IS NULL OR key > $2) ORDER BY key LIMIT $3";
-            let rows = reader.rows(sql, &[&run.as_bytes().as_slice(), &after, &limit_rows]).await?;
-            list("state", &rows, entry)
+                       WHERE run_id = $1 AND value IS NOT NULL AND ($2::text IS NULL OR key > $2) ORDER BY key";
+            reader.page("state", sql, &[&run.as_bytes().as_slice(), &after], limit, entry).await
         }
         StateAt::Owner(owner) => {
             let sql = "SELECT key, value, version, updated_at FROM owner_state
-                       WHERE owner_id = $1 AND ($2::text IS NULL OR key > $2) ORDER BY key LIMIT $3";
-            list("state", &reader.rows(sql, &[&owner.as_str(), &after, &limit_rows]).await?, entry)
+                       WHERE owner_id = $1 AND ($2::text IS NULL OR key > $2) ORDER BY key";
+            reader.page("state", sql, &[&owner.as_str(), &after], limit, entry).await
         }
     }
 }
@@ -249,8 +245,7 @@ pub(in super::super) async fn state_history(
     limit: usize,
 ) -> Result<Rows<StateChange>, StoreError> {
     let sql = "SELECT change FROM state_history WHERE place = $1 AND key = $2 AND version < $3
-               ORDER BY version DESC LIMIT $4";
+               ORDER BY version DESC";
     let before = before.map_or(i64::MAX, int);
-    let rows = reader.rows(sql, &[&of.place(), &key, &before, &sql_limit(limit)]).await?;
-    list("state", &rows, |row| get_json(row, 0))
+    reader.page("state", sql, &[&of.place(), &key, &before], limit, |row| get_json(row, 0)).await
 }

@@ -10,9 +10,7 @@ use mainspring_core::{Digest, Line, LineId, MessageId, Point, Range, Rows, Sessi
 use mainspring_kernel::store::{PlacedMessage, SessionLine, StoreError, TreeRow};
 use tokio_postgres::Row;
 
-use super::super::values::{
-    all, get, get_id, get_maybe_id, get_maybe_json, get_point, get_u32, get_u64, list, sql_limit,
-};
+use super::super::values::{all, get, get_id, get_maybe_id, get_maybe_json, get_point, get_u32, get_u64};
 use super::sessions::line as read_line;
 use super::{MESSAGE, Reader, message};
 
@@ -211,11 +209,10 @@ pub(in super::super) async fn path(
     let sql = format!(
         "SELECT {MESSAGE} FROM unnest($1, $2, $3) AS u(line, first, last)
          JOIN messages AS m ON m.line = u.line AND m.pos BETWEEN u.first AND u.last
-         WHERE m.pos < $4 ORDER BY m.pos DESC LIMIT $5"
+         WHERE m.pos < $4 ORDER BY m.pos DESC"
     );
     let before = before.map_or(i64::MAX, i64::from);
-    let rows = reader.rows(&sql, &[&lines, &from, &to, &before, &sql_limit(limit)]).await?;
-    let mut path = list("message", &rows, message)?;
+    let mut path = reader.page("message", &sql, &[&lines, &from, &to, &before], limit, message).await?;
     path.reverse();
     Ok(path)
 }
@@ -344,10 +341,9 @@ pub(in super::super) async fn tree_page(
     let sql = format!(
         "SELECT {MESSAGE} FROM unnest($1, $2, $3) WITH ORDINALITY AS u(line, first, last, place)
          JOIN messages AS m ON m.line = u.line AND m.pos BETWEEN u.first AND u.last
-         ORDER BY u.place, m.pos LIMIT $4"
+         ORDER BY u.place, m.pos"
     );
-    let rows = reader.rows(&sql, &[&lines, &from, &to, &sql_limit(limit)]).await?;
-    let placed = list("message", &rows, message)?;
+    let placed = reader.page("message", &sql, &[&lines, &from, &to], limit, message).await?;
     let damaged = placed.damaged;
     Ok(Rows { items: tree.rows(reader, placed.items).await?, damaged })
 }
