@@ -167,8 +167,10 @@ fn in_transaction<T>(
     // A panic must not end the thread: the remaining threads would have to serve all reads.
     let result =
         contain_call(|| read(connection)).unwrap_or_else(|panic| Err(error::panicked("a read", &panic)));
-    execute("COMMIT")?;
-    result
+    let ended = execute("COMMIT");
+    // After some errors SQLite has ended the transaction itself, and COMMIT fails too. The first error says why.
+    let read = result?;
+    ended.map(|_| read)
 }
 
 impl Shared {
@@ -290,5 +292,19 @@ mod tests {
         }
         let sum = readers.read(|connection| Ok(connection.query_row("SELECT 1 + 1", [], |row| row.get(0))));
         assert_eq!(sum.await.unwrap(), Ok(2));
+    }
+
+    #[tokio::test]
+    async fn the_error_of_a_read_whose_transaction_has_ended_is_returned() {
+        let readers = start(1, IDLE);
+        let failed = StoreError::Unavailable("disk I/O error".into());
+        let error = failed.clone();
+        let read = readers.read::<()>(move |connection| {
+            // SQLite does the same after an I/O error.
+            connection.execute_batch("ROLLBACK").unwrap();
+            Err(error)
+        });
+        assert_eq!(read.await, Err(failed));
+        assert_eq!(readers.read(|_| Ok(7)).await, Ok(7));
     }
 }

@@ -67,8 +67,10 @@ impl SqliteView {
         // All parts see the same snapshot.
         connection.execute_batch("BEGIN").map_err(fail)?;
         let verified = verify(connection).map_err(fail);
-        connection.execute_batch("COMMIT").map_err(fail)?;
-        verified
+        let ended = connection.execute_batch("COMMIT").map_err(fail);
+        // As for reads: the first error says why.
+        let verified = verified?;
+        ended.map(|()| verified)
     }
 }
 
