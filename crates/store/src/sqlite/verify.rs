@@ -187,7 +187,8 @@ const TREE_RULES: &[&str] = &[
        SELECT 1 FROM messages WHERE messages.line = lines.parent_line AND messages.pos = lines.parent_pos)",
     "SELECT 'line ' || line || ' has ' || found || ' messages instead of ' || wanted FROM (
        SELECT line, end_pos - coalesce(parent_pos + 1, 0) AS wanted,
-              (SELECT count(*) FROM messages WHERE messages.line = lines.line) AS found FROM lines)
+              (SELECT count(*) FROM messages WHERE messages.line = lines.line) AS found FROM lines
+       WHERE NOT EXISTS (SELECT 1 FROM sessions WHERE sessions.session_id = lines.session_id AND status = 'deleted'))
      WHERE found <> wanted",
     "SELECT 'msg_' || lower(hex(message_id)) || ' lies outside its line ' || messages.line
      FROM messages JOIN lines ON lines.line = messages.line

@@ -2,6 +2,7 @@
 
 use mainspring_core::*;
 use mainspring_kernel::store::{Fence, Row, Store};
+use mainspring_store::SqliteView;
 
 use crate::fixtures::*;
 
@@ -86,6 +87,19 @@ async fn a_large_session_is_purged_in_steps() {
     assert_eq!(purge(&store, 1).await, 3);
     let check = store.check(true).await.unwrap();
     assert_eq!((check.sessions, check.runs, check.events, check.problems), (0, 0, 0, vec![]));
+}
+
+#[tokio::test]
+async fn a_database_is_intact_while_a_session_is_purged() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = sqlite_open(folder.path());
+    let fence = create_conversation(&store, 1, None, 2500).await;
+    delete_session(&store, fence).await;
+    assert!(store.session_purge(session_id(1)).await.unwrap(), "there is more to remove");
+    store.close();
+    let verified = SqliteView::open(&folder.path().join("test.sqlite3"), false).unwrap().verify().unwrap();
+    let findings: Vec<String> = verified.into_iter().flat_map(|part| part.findings).collect();
+    assert_eq!(findings, Vec::<String>::new());
 }
 
 #[tokio::test]
