@@ -30,8 +30,7 @@ pub fn create(config: &Config, to: &Path, now: Time) -> Result<Manifest, BackupE
     // Left by a backup that was killed.
     remove(&draft).map_err(BackupError::io(&draft))?;
     or_remove(&draft, || {
-        folder_make(&draft).map_err(BackupError::io(&draft))?;
-        let manifest = collect(config, &source, &draft, now)?;
+        let manifest = collect_settled(config, source, &draft, now)?;
         let is_tar = to.extension().is_some_and(|extension| extension == "tar");
         match is_tar {
             true => pack(&draft, &manifest, to)?,
@@ -40,6 +39,25 @@ pub fn create(config: &Config, to: &Path, now: Time) -> Result<Manifest, BackupE
         folder_sync(to).map_err(BackupError::io(to))?;
         Ok(manifest)
     })
+}
+
+/// Copies everything into the new folder `draft`. Begins again if a process has begun to serve the state directory
+/// meanwhile: it changes files that were read as if nobody changed them.
+fn collect_settled(
+    config: &Config,
+    mut source: Database,
+    draft: &Path,
+    now: Time,
+) -> Result<Manifest, BackupError> {
+    loop {
+        folder_make(draft).map_err(BackupError::io(draft))?;
+        let collected = collect(config, &source, draft, now);
+        if source.is_served() || StateDir::peek(&config.state_dir)?.is_none() {
+            return collected;
+        }
+        remove(draft).map_err(BackupError::io(draft))?;
+        source = Database::open(config)?;
+    }
 }
 
 /// Copies everything into the folder `draft`.
@@ -268,4 +286,32 @@ fn pack(draft: &Path, manifest: &Manifest, to: &Path) -> Result<(), BackupError>
     };
     pack().map_err(BackupError::io(to))?;
     remove(draft).map_err(BackupError::io(draft))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use mainspring_kernel::kernel::{Caller, RunRequest};
+
+    use super::*;
+    use crate::Node;
+
+    #[tokio::test]
+    async fn a_database_is_copied_again_if_a_server_has_begun_to_use_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = Config::with_state_dir(folder.path().join("state"));
+        Node::open(&config).await.unwrap().close().await;
+        let source = Database::open(&config).unwrap();
+        assert!(!source.is_served());
+        let node = Node::open(&config).await.unwrap();
+        let (kernel, me) = (node.kernel(), Caller::new("ada"));
+        let run = kernel.run_create(&me, RunRequest::text("a", "say hi")).await.unwrap().run;
+        kernel.run_wait(&me, run.id, Duration::from_secs(60)).await.unwrap();
+        let draft = folder.path().join("draft");
+        collect_settled(&config, source, &draft, Time(1)).unwrap();
+        let copied = SqliteView::open(&draft.join(DATABASE), false).unwrap().check(true).unwrap();
+        assert_eq!((copied.runs, copied.problems), (1, vec![]));
+        node.close().await;
+    }
 }
