@@ -35,32 +35,42 @@ pub(crate) async fn run_on_attention(
     command: Vec<String>,
     stop: CancellationToken,
 ) {
-    let follow = async {
-        loop {
-            if let Err(error) = follow(&kernel, &owner, &command).await {
-                tracing::warn!(%error, "the command of on_attention waits for the store");
-            }
-            kernel.sleep(STORE_PAUSE).await;
-        }
-    };
     tokio::select! {
-        () = follow => {}
+        () = follow(&kernel, &owner, &command) => {}
         () = stop.cancelled() => {}
     }
 }
 
-async fn follow(kernel: &Kernel, owner: &str, command: &[String]) -> Result<(), Error> {
+async fn follow(kernel: &Kernel, owner: &str, command: &[String]) {
     let caller = Caller::new(owner);
-    let mut events = kernel.owner_events(&caller, Some(ATTENTION.to_vec()), None).await?;
+    let mut events = loop {
+        match kernel.owner_events(&caller, Some(ATTENTION.to_vec()), None).await {
+            Ok(events) => break events,
+            Err(error) => wait_for_store(kernel, &error).await,
+        }
+    };
     let mut reported = HashSet::new();
     loop {
-        let OwnerItem::Event(event) = events.next().await? else { continue };
+        let event = match events.next().await {
+            Ok(OwnerItem::Event(event)) => event,
+            Ok(_) => continue,
+            Err(error) => {
+                // The reader keeps its position: what happens meanwhile is reported late.
+                wait_for_store(kernel, &error).await;
+                continue;
+            }
+        };
         if let Some(notice) = notice(&event.body, &mut reported) {
             let session = kernel.session_get(&caller, &SessionRef::Id(event.session)).await;
             let title = session.ok().and_then(|session| session.title.or(session.key));
             run(kernel, command, &event, title.as_deref(), &notice).await;
         }
     }
+}
+
+async fn wait_for_store(kernel: &Kernel, error: &Error) {
+    tracing::warn!(%error, "the command of on_attention waits for the store");
+    kernel.sleep(STORE_PAUSE).await;
 }
 
 /// Makes the notice of an event; `None` if the event needs no person. `reported` holds the open waits that the command
@@ -114,5 +124,58 @@ async fn run(kernel: &Kernel, command: &[String], event: &Event, title: Option<&
         Ok(status) if status.success() => {}
         Ok(status) => tracing::warn!(program, %status, "the command of on_attention has failed"),
         Err(error) => tracing::warn!(program, %error, "the command of on_attention cannot be run"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use mainspring_core::{RunStatus, Time};
+    use mainspring_kernel::clock::Clock;
+    use mainspring_kernel::kernel::RunRequest;
+    use mainspring_reference_store::MemoryStore;
+
+    use super::*;
+    use crate::{Config, Node};
+
+    #[tokio::test]
+    async fn a_question_is_reported_although_the_events_could_not_be_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let (store, clock) = (Arc::new(MemoryStore::default()), Clock::manual(Time(1_000_000)));
+        let config = Config::with_state_dir(folder.path().join("state"));
+        let node = Node::builder(config).store(store.clone()).clock(clock.clone()).open().await.unwrap();
+        let (kernel, me) = (node.kernel(), Caller::new("ada"));
+        let ask = async |key: &str, prompt: &str| {
+            let run = kernel.run_create(&me, RunRequest::text(key, prompt)).await.unwrap().run;
+            kernel.run_wait(&me, run.id, Duration::from_secs(60)).await.unwrap().state.status()
+        };
+        // Each notice is written to a pipe, so that reading the pipe waits for the command.
+        let pipe = folder.path().join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let script = format!("printf '%s|%s' \"$MAINSPRING_ATTENTION_KIND\" \"$1\" > '{}'", pipe.display());
+        let command = ["sh", "-c", &script].map(str::to_owned).to_vec();
+        let read_notice = async || {
+            let pipe = pipe.clone();
+            tokio::task::spawn_blocking(move || std::fs::read_to_string(pipe).unwrap()).await.unwrap()
+        };
+        store.fail_owner_events();
+        let stop = CancellationToken::new();
+        let task = run_on_attention(kernel.clone(), "ada".into(), command, stop.clone());
+        kernel.tasks().spawn(task);
+        while store.fails_owner_events() {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(ask("a", "ask Milk?").await, RunStatus::WaitingInput);
+        let reads = store.reads();
+        clock.advance(u64::try_from(STORE_PAUSE.as_millis()).unwrap());
+        while store.reads() == reads {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(ask("b", "fail no milk").await, RunStatus::Failed);
+        assert_eq!(read_notice().await, "waiting|Milk?");
+        assert_eq!(read_notice().await, "failed|no milk");
+        stop.cancel();
+        node.close().await;
     }
 }

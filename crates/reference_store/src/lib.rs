@@ -63,6 +63,7 @@ struct Inner {
     is_full: bool,
     has_unreadable_runs: bool,
     has_unreadable_sessions: bool,
+    fails_owner_events: bool,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -98,6 +99,18 @@ impl MemoryStore {
     #[doc(hidden)]
     pub fn set_sessions_unreadable(&self, unreadable: bool) {
         self.inner.lock().has_unreadable_sessions = unreadable;
+    }
+
+    /// Makes the next read of an owner's events fail.
+    #[doc(hidden)]
+    pub fn fail_owner_events(&self) {
+        self.inner.lock().fails_owner_events = true;
+    }
+
+    /// True until the read of an owner's events that [`Self::fail_owner_events`] makes fail.
+    #[doc(hidden)]
+    pub fn fails_owner_events(&self) -> bool {
+        self.inner.lock().fails_owner_events
     }
 
     /// Injects `fault` into the next commit, or into the next write of an owner's state, a key, a webhook, a
@@ -394,6 +407,9 @@ impl Store for MemoryStore {
         after: Cursor,
         limit: usize,
     ) -> Result<(Vec<Event>, Cursor), StoreError> {
+        if std::mem::take(&mut self.inner.lock().fails_owner_events) {
+            return Err(StoreError::Unavailable("the injected fault of reads".into()));
+        }
         self.read(|tables| tables.owner_events(owner, types, after, limit))?
     }
 
