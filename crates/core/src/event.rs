@@ -505,16 +505,13 @@ fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<V
 }
 
 impl Body {
+    /// Types that are never stored as events.
+    pub const TRANSIENT_TYPES: [&'static str; 5] =
+        ["message.delta", "message.truncated", "store.failed", "store.recovered", "event.damaged"];
+
     /// True for types that are never stored as events.
-    pub const fn is_transient(&self) -> bool {
-        matches!(
-            self,
-            Self::MessageDelta { .. }
-                | Self::MessageTruncated { .. }
-                | Self::StoreFailed { .. }
-                | Self::StoreRecovered {}
-                | Self::EventDamaged { .. }
-        )
+    pub fn is_transient(&self) -> bool {
+        Self::TRANSIENT_TYPES.contains(&self.kind())
     }
 }
 

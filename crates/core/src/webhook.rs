@@ -163,21 +163,24 @@ fn pause_ms(failures: u32) -> u64 {
     FIRST_PAUSE_MS.saturating_mul(factor).min(MAX_PAUSE_MS)
 }
 
-/// Returns the event types that match `names`: a name is a type, or the first word of types. `None` if a name matches
-/// no type.
-pub fn event_types(names: &[String]) -> Option<Vec<&'static str>> {
-    let mut types = vec![];
-    for name in names {
-        let before = types.len();
-        let matches = |kind: &&str| kind == name || kind.split('.').next() == Some(name);
-        types.extend(Body::TYPES.iter().copied().filter(matches));
-        if types.len() == before {
-            return None;
-        }
-    }
-    types.sort_unstable();
-    types.dedup();
-    Some(types)
+/// The types of events that webhooks deliver: those that are stored.
+pub fn deliverable_types() -> impl Iterator<Item = &'static str> {
+    Body::TYPES.iter().copied().filter(|kind| !Body::TRANSIENT_TYPES.contains(kind))
+}
+
+/// True if `name` is a type that webhooks deliver, or the first word of such types.
+pub fn is_deliverable(name: &str) -> bool {
+    deliverable_types().any(|kind| matches(name, kind))
+}
+
+/// Returns the event types that match `names`: a name is a type, or the first word of types. Earlier versions accepted
+/// names of types that are never delivered; they match none.
+pub fn event_types(names: &[String]) -> Vec<&'static str> {
+    deliverable_types().filter(|kind| names.iter().any(|name| matches(name, kind))).collect()
+}
+
+fn matches(name: &str, kind: &str) -> bool {
+    kind == name || kind.split('.').next() == Some(name)
 }
 
 /// True for a public address: not one of this machine, of a private network, or reserved.
@@ -282,10 +285,21 @@ mod tests {
     fn types_are_named_whole_or_by_their_first_word() {
         let types =
             |names: &[&str]| event_types(&names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
-        assert_eq!(types(&["run.failed", "run.failed"]), Some(vec!["run.failed"]));
-        assert!(types(&["run"]).unwrap().contains(&"run.orphaned"));
-        assert_eq!(types(&["run", "nothing"]), None);
-        assert!(types(ATTENTION).is_some());
+        assert_eq!(types(&["run.failed", "run.failed"]), ["run.failed"]);
+        assert!(types(&["run"]).contains(&"run.orphaned"));
+        assert_eq!(types(&["run.failed", "nothing"]), ["run.failed"]);
+        assert!(is_deliverable("run") && !is_deliverable("nothing"));
+        assert!(ATTENTION.iter().all(|kind| is_deliverable(kind)));
+    }
+
+    #[test]
+    fn types_that_are_never_stored_cannot_be_delivered() {
+        for name in Body::TRANSIENT_TYPES.into_iter().chain(["store"]) {
+            assert!(!is_deliverable(name), "{name}");
+            assert_eq!(event_types(&[name.to_owned()]), Vec::<&str>::new(), "{name}");
+        }
+        assert!(event_types(&["message".to_owned()]).contains(&"message.completed"));
+        assert!(!event_types(&["message".to_owned()]).contains(&"message.delta"));
     }
 
     #[test]

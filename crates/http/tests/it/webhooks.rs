@@ -181,7 +181,7 @@ async fn private_addresses_are_refused_also_behind_a_name() {
 async fn a_test_event_is_sent_and_types_are_checked() {
     let (mut receiver, delivering) = (Receiver::start().await, delivering(true).await);
     let server = &delivering.server;
-    for types in [json!([]), json!(["nothing"])] {
+    for types in [json!([]), json!(["nothing"]), json!(["run", "store.failed"])] {
         let (status, _) = server.post("/v1/webhooks", json!({"url": receiver.url, "types": types})).await;
         assert_eq!(status, StatusCode::BAD_REQUEST);
     }

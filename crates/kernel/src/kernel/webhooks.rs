@@ -1,6 +1,8 @@
 //! Operations on webhooks. The HTTP edge delivers the events; this file holds the state of the deliveries.
 
-use mainspring_core::webhook::{ATTENTION, MAX_URL_BYTES, Next, event_types};
+use mainspring_core::webhook::{
+    ATTENTION, MAX_URL_BYTES, Next, deliverable_types, event_types, is_deliverable,
+};
 use mainspring_core::{Cursor, DeadLetter, Delivery, Event, Time, Webhook, WebhookId};
 use tokio::sync::watch;
 
@@ -27,11 +29,12 @@ impl Kernel {
         self.check_makes_webhooks(caller)?;
         check_size("the URL", url.len(), MAX_URL_BYTES)?;
         let types = types.unwrap_or_else(|| ATTENTION.iter().map(|&kind| kind.to_owned()).collect());
-        if types.is_empty() || event_types(&types).is_none() {
-            return Err(Error::Invalid(
-                "`types` must name types of events, such as run.failed, or their first words, such as run"
-                    .into(),
-            ));
+        if types.is_empty() || !types.iter().all(|name| is_deliverable(name)) {
+            let all: Vec<&str> = deliverable_types().collect();
+            return Err(Error::Invalid(format!(
+                "`types` must name types of events, or their first words, such as run; the types are {}",
+                all.join(", ")
+            )));
         }
         let store = &self.shared.store;
         if store.webhooks(Some(&caller.owner)).await?.len() >= MAX_PER_OWNER {
@@ -152,7 +155,7 @@ impl Kernel {
     /// the events from now on.
     pub async fn webhook_events(&self, webhook: &Webhook) -> Result<OwnerEvents, Error> {
         let caller = Caller::new(&webhook.owner);
-        let types = || event_types(&webhook.types);
+        let types = || Some(event_types(&webhook.types));
         match self.owner_events(&caller, types(), Some(webhook.cursor)).await {
             Err(Error::Lost { .. }) => self.owner_events(&caller, types(), None).await,
             events => events,
