@@ -1,7 +1,6 @@
 //! `mainspring demo`: shows the main features on a fresh state directory. Agents run on the native loop, which calls a
 //! scripted model over HTTP in this process: no API key is needed, and everything but the model is real.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -45,7 +44,7 @@ impl Demo {
         }
         let temporary = tempfile::tempdir()?;
         let dir = self.keep.clone().unwrap_or_else(|| temporary.path().to_owned());
-        let config = config(context, &dir)?;
+        let config = config(&dir)?;
         network::write_definitions(&dir.join("agents"))?;
         let runner = DemoRunner { output: context.output, caller: Caller::new("demo") };
         runner.print_title("Six agents side by side")?;
@@ -103,19 +102,14 @@ const CONFIG_FILE: &str = "demo.toml";
 
 /// Builds the demo's configuration, independent of the user's. Also written to a file, for the process that is killed
 /// and for a folder that is kept.
-fn config(context: &Context<'_>, dir: &Path) -> Result<Config, CliError> {
+fn config(dir: &Path) -> Result<Config, CliError> {
     let models = format!("[models.{DEFAULT_PROFILE}]\nprovider = \"{SCRIPTED}\"\nmodel = \"demo\"\n");
     std::fs::create_dir_all(dir)?;
     let file = format!("state_dir = \".\"\nowner = \"demo\"\nadapter = \"{}\"\n\n{models}", native::NAME);
     std::fs::write(dir.join(CONFIG_FILE), file)?;
     let models: ModelsConfig =
         toml::from_str(&models).map_err(|error| CliError::bad_request(error.to_string()))?;
-    let mut config = context.config().clone();
+    let mut config = Config::with_state_dir(dir);
     config.retry.base_ms = 400;
-    Ok(config
-        .state_dir(dir.to_owned())
-        .agents_dir(dir.join("agents"))
-        .adapter(native::NAME.into())
-        .adapters(BTreeMap::new())
-        .models(models))
+    Ok(config.adapter(native::NAME.into()).models(models))
 }

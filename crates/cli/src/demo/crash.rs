@@ -33,9 +33,11 @@ impl DemoRunner<'_> {
         Ok(count)
     }
 
-    /// Starts this program as a child process on the same folder and kills it while it streams.
+    /// Starts this program as a child process on the same folder, with none of the user's settings, and kills it while
+    /// it streams.
     pub(super) async fn kill_child(&self, dir: &Path) -> Result<(), CliError> {
         let mut child = tokio::process::Command::new(std::env::current_exe()?);
+        child.env_clear().env("HOME", dir).envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
         child.arg("--state-dir").arg(dir).arg("--config").arg(dir.join(CONFIG_FILE));
         child.args([
             "--owner",

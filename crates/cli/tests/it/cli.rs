@@ -418,10 +418,16 @@ fn the_demo_finishes_without_a_terminal() {
 #[test]
 fn a_kept_demo_directory_can_be_opened_with_the_printed_command() {
     let dir = tempfile::tempdir().unwrap();
-    // The demo ignores the user's configuration, even a broken one.
+    // The demo ignores the user's configuration, even a broken one, and the user's database.
     std::fs::write(dir.path().join("mainspring.toml"), "[mcp.broken]\ncommand = \"/nowhere\"\n").unwrap();
     let kept = dir.path().join("kept");
-    let output = run(dir.path(), &["demo", "--keep", kept.to_str().unwrap()]);
+    let mut demo = command(dir.path());
+    demo.env("MAINSPRING_STORE", "postgres://localhost:1/none").args([
+        "demo",
+        "--keep",
+        kept.to_str().unwrap(),
+    ]);
+    let output = command_output(demo.output().unwrap());
     assert_eq!(output.code, 0, "{}", output.err);
     let kept_hint = output
         .out
