@@ -89,7 +89,7 @@ impl AgentCommand {
                 if !yes {
                     let question =
                         format!("Delete the agent {agent}? Sessions that follow it cannot run without it.");
-                    output.confirm(&question)?;
+                    connection.confirm(&question).await?;
                 }
                 connection.request(async |client| client.agent_delete(&agent).await).await?;
                 match output.json {

@@ -81,8 +81,10 @@ fn parse_duration(text: &str) -> Result<u64, String> {
 
 impl Audit {
     pub(super) async fn execute(self, context: &Context<'_>) -> Result<Exit, CliError> {
+        // A long-running reader may own the state directory, so it also executes queued runs.
+        let purpose = if self.follow { Purpose::Execute } else { Purpose::Records };
         let work = async |connection: &mut Connection<'_>| self.print(context.output, connection).await;
-        context.with_connection(Purpose::Records, work).await.map(|()| Exit::Done)
+        context.with_connection(purpose, work).await.map(|()| Exit::Done)
     }
 
     async fn print(self, output: &Output, connection: &mut Connection<'_>) -> Result<(), CliError> {

@@ -67,7 +67,7 @@ impl BindingCommand {
                         "Give up the session of {adapter} that {session} is bound to? The agent loses what only it \
                          remembers."
                     );
-                    output.confirm(&question)?;
+                    connection.confirm(&question).await?;
                 }
                 let binding = connection
                     .request(async |client| client.binding_invalidate(&session, &adapter).await)

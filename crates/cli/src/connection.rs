@@ -327,13 +327,31 @@ impl Connection<'_> {
     }
 
     /// Disconnects at once. Running runs are stopped and recorded as such; queued runs stay queued.
-    pub(super) async fn close_now(self) -> Result<(), CliError> {
-        let Some(local) = self.local else { return Ok(()) };
+    pub(super) async fn close_now(mut self) -> Result<(), CliError> {
+        self.release().await;
+        Ok(())
+    }
+
+    /// Asks the person at the terminal to confirm, and fails if they do not. Does not ask without a terminal.
+    pub(super) async fn confirm(&mut self, question: &str) -> Result<(), CliError> {
+        let output = self.context.output;
+        if !output.is_interactive() {
+            return Ok(());
+        }
+        // An owner for records executes no runs, so other commands would wait until the person has answered.
+        self.release().await;
+        output.confirm(question)?;
+        *self = Self::open(self.context, self.purpose).await?;
+        Ok(())
+    }
+
+    /// Gives the state directory up, if this process owns it.
+    async fn release(&mut self) {
+        let Some(local) = self.local.take() else { return };
         if let Some((node, server)) = local.take().await {
             server.stop().await;
             node.close().await;
         }
-        Ok(())
     }
 }
 

@@ -66,7 +66,9 @@ impl Grant {
             Self::Revoke { grant, yes } => {
                 let grant = find_grant(connection, &grant).await?;
                 if !yes {
-                    output.confirm(&format!("Revoke {grant}? The next request is decided without it."))?;
+                    connection
+                        .confirm(&format!("Revoke {grant}? The next request is decided without it."))
+                        .await?;
                 }
                 let revoked = connection.request(async |client| client.grant_revoke(grant).await).await?;
                 match output.json {

@@ -162,7 +162,9 @@ impl Key {
             Self::Revoke { key, yes } => {
                 let key = find_key(connection, &key).await?;
                 if !yes {
-                    output.confirm(&format!("Revoke {key} for good? Programs that use it are refused."))?;
+                    connection
+                        .confirm(&format!("Revoke {key} for good? Programs that use it are refused."))
+                        .await?;
                 }
                 connection.request(async |client| client.key_revoke(key).await).await?;
                 match output.json {

@@ -502,7 +502,8 @@ async fn delete(
     let found = connection.request(async |client| client.session_get(session).await).await?;
     let title = found.title.as_ref().map(|title| format!(" ({title})")).unwrap_or_default();
     if !yes {
-        context.output.confirm(&format!("Delete the session {session}{title} and everything in it?"))?;
+        let question = format!("Delete the session {session}{title} and everything in it?");
+        connection.confirm(&question).await?;
     }
     connection.request(async |client| client.session_delete(session).await).await?;
     let deleted = mainspring_core::Session { status: SessionStatus::Deleted, ..found };

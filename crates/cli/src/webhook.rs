@@ -70,7 +70,7 @@ impl Webhook {
             Self::Remove { webhook, yes } => {
                 let id = find(connection, &webhook).await?;
                 if !yes {
-                    context.output.confirm(&format!("Remove {id} and its dead letters?"))?;
+                    connection.confirm(&format!("Remove {id} and its dead letters?")).await?;
                 }
                 connection.request(async |client| client.webhook_remove(id).await).await?;
                 context.output.print_note(format_args!("removed {id}"))?;

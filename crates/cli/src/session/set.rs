@@ -122,7 +122,7 @@ pub(super) async fn compact(
 ) -> Result<(), CliError> {
     if !yes {
         let question = format!("Prune the events of {session}? They are gone for good; its messages stay.");
-        context.output.confirm(&question)?;
+        connection.confirm(&question).await?;
     }
     let before = match before {
         Some(before) => before,

@@ -374,6 +374,18 @@ fn the_feed_shows_the_sessions_of_every_process() {
 }
 
 #[test]
+fn a_reader_of_the_audit_log_executes_the_runs_of_its_guests() {
+    let dir = tempfile::tempdir().unwrap();
+    assert_eq!(run(dir.path(), &["prompt", "--session", "a", "say before"]).code, 0);
+    let mut reader =
+        Process::start(dir.path(), &["audit", "--follow", "--operation", "run_create", "--json"]);
+    assert!(reader.read_line().contains("run_create"));
+    let prompt = run(dir.path(), &["prompt", "--session", "b", "say hi"]);
+    assert_eq!((prompt.code, prompt.out.as_str()), (0, "hi\n"), "{}", prompt.err);
+    assert!(reader.read_line().contains("run_create"));
+}
+
+#[test]
 fn a_state_directory_with_a_long_path_is_served() {
     let dir = tempfile::tempdir().unwrap();
     let deep = dir.path().join("a".repeat(100)).join("b".repeat(100));

@@ -65,6 +65,8 @@ fn deleting_asks_on_a_terminal() {
         let mut terminal = Terminal::open(dir.path(), &arguments);
         terminal.wait_for(question);
         terminal.wait_for("[y/N]");
+        // An open question holds nobody up.
+        assert_eq!(run(&["prompt", "-s", "b", "say hi"]).out, "hi\n");
         terminal.type_keys("\r");
         terminal.wait_for("nothing was changed");
         assert_eq!(terminal.wait_exit(), 130, "{arguments:?}");
