@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::Context;
 use super::connection::Purpose;
@@ -48,8 +49,11 @@ impl Serve {
         if config.cluster.is_enabled() {
             return Box::pin(cluster::serve(context, address)).await;
         }
-        let Some((node, _claim)) = open_node(context).await? else { return Ok(Exit::Cancelled) };
-        let served = serve(context, &node, address).await;
+        let opened = Node::open(config).await;
+        let mut shutdown = Shutdown::register()?;
+        let opened = take_over_if_busy(context, opened, &mut shutdown).await?;
+        let Some((node, _claim)) = opened else { return Ok(Exit::Cancelled) };
+        let served = serve(context, &node, address, &mut shutdown).await;
         node.close().await;
         served.map(|()| Exit::Done)
     }
@@ -58,12 +62,15 @@ impl Serve {
 /// Time between two attempts to take the state directory.
 const RETRY_INTERVAL_MS: u64 = 20;
 
-/// Opens the node. A command that owns the state directory hands it over once it has no active run; another `serve`
-/// does not. None if interrupted.
-async fn open_node(context: &Context<'_>) -> Result<Option<(Node, Option<Claim>)>, CliError> {
+/// Returns the node that was opened. If another process owns the state directory, opens the node again until that
+/// succeeds: a command hands the directory over once it has no active run, another `serve` does not. None if interrupted.
+async fn take_over_if_busy(
+    context: &Context<'_>,
+    opened: Result<Node, NodeError>,
+    shutdown: &mut Shutdown,
+) -> Result<Option<(Node, Option<Claim>)>, CliError> {
     let config = context.config();
-    let node = Node::open(config).await;
-    let busy = match node {
+    let busy = match opened {
         Ok(node) => return Ok(Some((node, Claim::take(&config.state_dir)?))),
         Err(NodeError::StateDir(busy @ StateDirError::Busy { .. })) => busy,
         Err(error) => return Err(error.into()),
@@ -76,7 +83,6 @@ async fn open_node(context: &Context<'_>) -> Result<Option<(Node, Option<Claim>)
     context.output.print_note(format_args!(
         "{DIM}{owner} owns the state directory; taking over once it has no active run{DIM:#}"
     ))?;
-    let mut interrupt = std::pin::pin!(shutdown_signal());
     let clock = Clock::system();
     loop {
         match Node::open(config).await {
@@ -85,13 +91,18 @@ async fn open_node(context: &Context<'_>) -> Result<Option<(Node, Option<Claim>)
             Err(error) => return Err(error.into()),
         }
         tokio::select! {
-            signal = &mut interrupt => return Ok(signal.map(|()| None)?),
+            () = shutdown.requested() => return Ok(None),
             () = clock.sleep_for(RETRY_INTERVAL_MS) => {}
         }
     }
 }
 
-async fn serve(context: &Context<'_>, node: &Node, address: SocketAddr) -> Result<(), CliError> {
+async fn serve(
+    context: &Context<'_>,
+    node: &Node,
+    address: SocketAddr,
+    shutdown: &mut Shutdown,
+) -> Result<(), CliError> {
     let (config, output, kernel) = (context.config(), context.output, node.kernel());
     let server = Server::start(node, config, Some(address)).await?;
     let address = server.address().unwrap_or(address);
@@ -107,7 +118,7 @@ async fn serve(context: &Context<'_>, node: &Node, address: SocketAddr) -> Resul
     if let Some(offer) = node.omi_offer().await {
         print_offer(context, offer, true)?;
     }
-    let signal = shutdown_signal().await;
+    shutdown.requested().await;
     let drain_ms = config.drain_ms;
     // A note that cannot be written, to a log on a full disk for instance, must not cut the runs off.
     let _ = output.print_note(format_args!("{DIM}stopping: active runs may finish for {drain_ms} ms{DIM:#}"));
@@ -115,7 +126,7 @@ async fn serve(context: &Context<'_>, node: &Node, address: SocketAddr) -> Resul
     // Streams stay open while runs finish, so that readers receive the final events.
     kernel.drain_for(Duration::from_millis(drain_ms)).await;
     server.stop().await;
-    Ok(signal?)
+    Ok(())
 }
 
 async fn print_token(context: &Context<'_>, dir: &Path) -> Result<Exit, CliError> {
@@ -132,11 +143,22 @@ async fn print_token(context: &Context<'_>, dir: &Path) -> Result<Exit, CliError
     Ok(Exit::Done)
 }
 
-/// Resolves on Ctrl-C or SIGTERM.
-async fn shutdown_signal() -> io::Result<()> {
-    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
-    tokio::select! {
-        interrupt_signal = tokio::signal::ctrl_c() => interrupt_signal,
-        _ = terminate.recv() => Ok(()),
+/// Ctrl-C and SIGTERM, received from the registration on, so that no signal is lost between two waits.
+struct Shutdown {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Shutdown {
+    fn register() -> io::Result<Self> {
+        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+    }
+
+    /// Waits for a signal; returns at once for one that arrived since the registration or the last call.
+    async fn requested(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
     }
 }

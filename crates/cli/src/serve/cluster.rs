@@ -17,7 +17,7 @@ use mainspring::{Forwarding, Member, Node, Server};
 use mainspring_store::PostgresStore;
 use tokio::net::TcpListener;
 
-use super::shutdown_signal;
+use super::Shutdown;
 use crate::Context;
 use crate::error::{CliError, Exit};
 use crate::output::DIM;
@@ -28,9 +28,10 @@ pub(super) async fn serve(context: &Context<'_>, address: SocketAddr) -> Result<
     let config = context.config();
     let tcp = Server::bind(config, address)?;
     let member = Arc::new(Member::join(config).await?);
+    let mut shutdown = Shutdown::register()?;
     let _claim = Claim::take(&config.state_dir)?;
     if config.cluster.spread {
-        return Box::pin(work(context, tcp, member)).await;
+        return Box::pin(work(context, tcp, member, shutdown)).await;
     }
     let forwarding = Forwarding::start(config, tcp, member.active())?;
     let scheme = if forwarding.is_tls() { "https" } else { "http" };
@@ -42,27 +43,32 @@ pub(super) async fn serve(context: &Context<'_>, address: SocketAddr) -> Result<
     ))?;
     let store = tokio::select! {
         store = member.lead(config) => store?,
-        signal = shutdown_signal() => {
+        () = shutdown.requested() => {
             let _ = std::fs::remove_file(forwarding.socket().path());
             member.leave().await;
-            return Ok(signal.map(|()| Exit::Done)?);
+            return Ok(Exit::Done);
         }
     };
     let tcp = forwarding.stop().await?;
-    Box::pin(serve_until_lost(context, &member, store, tcp, "active: serving")).await
+    Box::pin(serve_until_lost(context, &member, store, tcp, "active: serving", shutdown)).await
 }
 
 /// Executes sessions beside the other servers until this one is stopped or has lost its lease.
-async fn work(context: &Context<'_>, tcp: TcpListener, member: Arc<Member>) -> Result<Exit, CliError> {
+async fn work(
+    context: &Context<'_>,
+    tcp: TcpListener,
+    member: Arc<Member>,
+    mut shutdown: Shutdown,
+) -> Result<Exit, CliError> {
     context.output.print_note(format_args!("joining the other servers as {}", member.name()))?;
     let store = tokio::select! {
         store = member.work(context.config()) => store?,
-        signal = shutdown_signal() => {
+        () = shutdown.requested() => {
             member.leave().await;
-            return Ok(signal.map(|()| Exit::Done)?);
+            return Ok(Exit::Done);
         }
     };
-    Box::pin(serve_until_lost(context, &member, store, tcp, "at work: serving")).await
+    Box::pin(serve_until_lost(context, &member, store, tcp, "at work: serving", shutdown)).await
 }
 
 /// Serves until this server is stopped, or executes the program again when the lease is lost.
@@ -72,10 +78,12 @@ async fn serve_until_lost(
     store: PostgresStore,
     tcp: TcpListener,
     doing: &str,
+    mut shutdown: Shutdown,
 ) -> Result<Exit, CliError> {
     let node = Node::builder(context.config().clone()).member(Arc::clone(member), store);
     // This future is not dropped when the lease is lost: dropping the node takes time.
-    let mut leading = std::pin::pin!(async { lead(context, node.open().await?, tcp, doing).await });
+    let mut leading =
+        std::pin::pin!(async { lead(context, node.open().await?, tcp, doing, &mut shutdown).await });
     let ended = tokio::select! {
         ended = &mut leading => ended,
         () = member.lost() => {
@@ -89,14 +97,20 @@ async fn serve_until_lost(
 }
 
 /// Serves until this server is stopped.
-async fn lead(context: &Context<'_>, node: Node, tcp: TcpListener, doing: &str) -> Result<(), CliError> {
+async fn lead(
+    context: &Context<'_>,
+    node: Node,
+    tcp: TcpListener,
+    doing: &str,
+    shutdown: &mut Shutdown,
+) -> Result<(), CliError> {
     let (config, output) = (context.config(), context.output);
     let server = Server::start_on(&node, config, Some(tcp)).await?;
     let scheme = if server.is_tls() { "https" } else { "http" };
     if let Some(address) = server.address() {
         output.print_note(format_args!("{doing} {scheme}://{address}"))?;
     }
-    let signal = shutdown_signal().await;
+    shutdown.requested().await;
     let drain_ms = config.drain_ms;
     // A note that cannot be written, to a log on a full disk for instance, must not cut the runs off.
     let _ = output.print_note(format_args!("{DIM}stopping: active runs may finish for {drain_ms} ms{DIM:#}"));
@@ -116,7 +130,7 @@ async fn lead(context: &Context<'_>, node: Node, tcp: TcpListener, doing: &str) 
     }
     server.stop().await;
     node.close().await;
-    Ok(signal?)
+    Ok(())
 }
 
 /// Executes the program again in this process, with the same arguments. That closes all files of the process, so that

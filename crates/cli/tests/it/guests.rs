@@ -4,7 +4,11 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Stdio};
 
+use mainspring_store::StateDir;
+use rustix::process::{Pid, Signal, kill_process};
+
 use crate::cli::{CommandOutput, command, command_output, json_lines, run};
+use crate::pace::pause;
 
 /// A process that is killed on drop.
 pub(crate) struct Process {
@@ -337,6 +341,34 @@ fn serve_takes_over_from_a_command_that_owns_the_state_directory() {
     assert_eq!(second.code, 6, "{}", second.err);
 }
 
+#[tokio::test]
+async fn a_signal_during_a_takeover_ends_the_server() {
+    let dir = tempfile::tempdir().unwrap();
+    // Only a node with agents waits for the agents of an earlier process.
+    let config = "[adapters.agent]\nkind = \"acp\"\ncommand = [\"true\"]\n";
+    std::fs::write(dir.path().join("mainspring.toml"), config).unwrap();
+    let mut feed = Process::start(dir.path(), &["feed", "--json"]);
+    feed.read_line();
+    let state = dir.path().join("state");
+    let mark = format!("{}#of-an-earlier-one", state.display());
+    let mut left = std::process::Command::new("sh");
+    left.args(["-c", "read line"])
+        .env(mainspring_adapters::process::MARK_VARIABLE, mark)
+        .stdin(Stdio::piped());
+    let mut left = left.spawn().unwrap();
+    let mut daemon = Process::start(dir.path(), &["serve", "--listen", "127.0.0.1:0"]);
+    let owner = || StateDir::peek(&state).ok().flatten().map(|owner| owner.pid);
+    while owner() != Some(daemon.id()) {
+        pause().await;
+    }
+    // The server has the directory, and opens its node.
+    kill_process(Pid::from_child(&daemon.child), Signal::TERM).unwrap();
+    drop(left.stdin.take());
+    left.wait().unwrap();
+    daemon.read_error_until("stopping");
+    assert_eq!(daemon.wait().code, 0);
+}
+
 #[test]
 fn session_tail_prints_past_and_new_events() {
     let dir = tempfile::tempdir().unwrap();
@@ -350,11 +382,7 @@ fn session_tail_prints_past_and_new_events() {
     while ends < 2 {
         ends += usize::from(tail.read_line().contains("run.succeeded"));
     }
-    rustix::process::kill_process(
-        rustix::process::Pid::from_child(&tail.child),
-        rustix::process::Signal::INT,
-    )
-    .unwrap();
+    kill_process(Pid::from_child(&tail.child), Signal::INT).unwrap();
     assert_eq!(tail.wait().code, 0);
 }
 
