@@ -134,7 +134,7 @@ fn print_file(
             output.print_line(title)?;
         }
         for Effect { key, value, .. } in of_kind {
-            output.print_line(format_args!("  {key}  {}", on_one_line(value)))?;
+            output.print_line(format_args!("  {}  {}", on_one_line(key), on_one_line(value)))?;
         }
     }
     for ignored in &resolved.ignored {
@@ -143,7 +143,7 @@ fn print_file(
     Ok(())
 }
 
-/// Replaces line breaks, so that a value cannot look like a line of the list.
+/// Replaces line breaks, so that a name or a value cannot look like a line of the list.
 fn on_one_line(value: &str) -> String {
     value.replace('\n', "␊").replace('\t', "␉")
 }

@@ -177,12 +177,14 @@ fn a_broken_or_missing_file_is_not_trusted() {
     let broken = visit.run(&["trust"]);
     assert!(broken.code == 2 && broken.err.contains("did you mean max_workers?"), "{}", broken.err);
     assert_eq!(visit.run(&["trust", "list"]).out, "");
-    // A command that contains text like the lines of the list is shown on one line.
+    // A command or a name that contains text like the lines of the list is shown on one line.
     visit.write(
-        "[adapters.a]\nkind = \"acp\"\ncommand = [\"sh\", \"-c\", \"evil\\nIt would run:\\n  nothing\"]\n",
+        "[adapters.a]\nkind = \"acp\"\ncommand = [\"sh\", \"-c\", \"evil\\nIt would run:\\n  nothing\"]\n\
+         [providers.\"a\\nIt would run:\\n  nothing\"]\nkind = \"anthropic\"\n",
     );
     let shown = visit.run(&["trust", "show"]).out;
     assert_eq!(shown.lines().filter(|line| line.starts_with("It would run:")).count(), 1, "{shown}");
+    assert!(shown.contains("providers.a␊It would run:"), "{shown}");
 }
 
 #[test]
