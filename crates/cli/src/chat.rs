@@ -296,8 +296,7 @@ impl Conversation<'_, '_> {
         }
         let Some(active) = &snapshot.active_run else { return Ok(None) };
         self.screen.print_note("a run is active; Ctrl-C cancels it")?;
-        self.print_partial(&snapshot)?;
-        let turn = self.follow_active(active).await?;
+        let turn = self.follow_active(active, &snapshot).await?;
         self.screen.print_gap()?;
         Ok(matches!(turn, TurnEnd::Leave(_)).then_some(turn))
     }

@@ -384,7 +384,7 @@ impl RunPrinter<'_, '_> {
 }
 
 /// Returns the part of `text` after `printed`. For a reader who joined late, `printed` is not the beginning of `text`.
-fn unprinted<'a>(text: &'a str, printed: &str) -> &'a str {
+pub(super) fn unprinted<'a>(text: &'a str, printed: &str) -> &'a str {
     let after = || text.rfind(printed).and_then(|at| text.get(at + printed.len()..));
     text.strip_prefix(printed).or_else(after).unwrap_or(text)
 }

@@ -18,7 +18,7 @@ use super::signals::Signal;
 use super::wrap::one_line;
 use crate::approval;
 use crate::error::{CliError, Exit};
-use crate::follow::exit_code;
+use crate::follow::{exit_code, unprinted};
 use crate::output::{YELLOW, json_value};
 
 /// Time without output before a spinner is shown.
@@ -36,8 +36,8 @@ pub(super) enum TurnEnd {
 /// The printed state of one run.
 #[derive(Default)]
 struct RunDisplay {
-    /// Number of bytes of each message that were already shown while it streamed.
-    streamed: HashMap<MessageId, usize>,
+    /// Text of each message that was already shown while it streamed.
+    streamed: HashMap<MessageId, String>,
     /// Tool calls: name and arguments, by id.
     calls: HashMap<String, (String, Value)>,
     /// Current activity, for the spinner.
@@ -55,22 +55,36 @@ enum NextStep {
 }
 
 impl Conversation<'_, '_> {
-    /// Follows a run that was active when this chat joined. The run may already wait for an answer, and then no event
-    /// announces the wait.
-    pub(super) async fn follow_active(&mut self, run: &Run) -> Result<TurnEnd, CliError> {
+    /// Follows a run that was active at `snapshot`, when this chat joined. The run may already wait for an answer, and
+    /// then no event announces the wait.
+    pub(super) async fn follow_active(
+        &mut self,
+        run: &Run,
+        snapshot: &Snapshot,
+    ) -> Result<TurnEnd, CliError> {
+        let display = self.print_partial(snapshot)?;
         match self.ask_open_question().await? {
             Some(turn) => Ok(turn),
             None => {
                 let events = self.connection.events(&run.session.to_string(), self.position);
-                self.follow(run, events).await
+                Box::pin(self.follow_from(display, run, events)).await
             }
         }
     }
 
     /// Follows `run` until it ends. Ctrl-C cancels the run; a second Ctrl-C leaves the chat.
-    pub(super) async fn follow(&mut self, run: &Run, mut events: Events) -> Result<TurnEnd, CliError> {
+    pub(super) async fn follow(&mut self, run: &Run, events: Events) -> Result<TurnEnd, CliError> {
+        Box::pin(self.follow_from(RunDisplay::default(), run, events)).await
+    }
+
+    /// Follows `run`, of which `display` was already printed.
+    async fn follow_from(
+        &mut self,
+        mut display: RunDisplay,
+        run: &Run,
+        mut events: Events,
+    ) -> Result<TurnEnd, CliError> {
         let (session, run) = (run.session.to_string(), run.id);
-        let mut display = RunDisplay::default();
         let mut cancelling = false;
         let _echo_guard = self.input.disable_echo();
         let clock = Clock::system();
@@ -117,13 +131,16 @@ impl Conversation<'_, '_> {
     }
 
     /// Shows the partial output of the session's active run.
-    pub(super) fn print_partial(&mut self, snapshot: &Snapshot) -> Result<(), CliError> {
-        let text = snapshot.partial.iter().flat_map(|open| &open.blocks).map(|block| block.text.as_str());
-        let text: String = text.collect();
-        if !self.context.output.json {
-            self.screen.print_answer(&text)?;
+    fn print_partial(&mut self, snapshot: &Snapshot) -> Result<RunDisplay, CliError> {
+        let mut display = RunDisplay::default();
+        for open in &snapshot.partial {
+            let text: String = open.blocks.iter().map(|block| block.text.as_str()).collect();
+            if !self.context.output.json {
+                self.screen.print_answer(&text)?;
+            }
+            display.streamed.insert(open.message_id, text);
         }
-        Ok(())
+        Ok(display)
     }
 
     async fn cancel(&mut self, run: RunId) -> Result<(), CliError> {
@@ -262,7 +279,7 @@ impl Conversation<'_, '_> {
             Item::Event(event) => self.print_event(&event.body, event.run == Some(run), display)?,
             Item::Live(live) => {
                 if let Body::MessageDelta { message_id, text, .. } = &live.body {
-                    *display.streamed.entry(*message_id).or_default() += text.len();
+                    display.streamed.entry(*message_id).or_default().push_str(text);
                     self.screen.print_answer(text)?;
                 }
             }
@@ -307,10 +324,10 @@ impl Conversation<'_, '_> {
         display: &mut RunDisplay,
     ) -> Result<(), CliError> {
         display.activity = None;
-        let printed = display.streamed.get(&message.id).copied().unwrap_or_default();
+        let printed = display.streamed.remove(&message.id).unwrap_or_default();
         if message.role == Role::Assistant && message.status == MessageStatus::Completed {
             let text = message.text();
-            self.screen.print_answer(text.get(printed..).unwrap_or_default())?;
+            self.screen.print_answer(unprinted(&text, &printed))?;
         }
         self.screen.end_text()?;
         if message.role == Role::User && !of_run {

@@ -9,7 +9,7 @@ use rustix::fs::OFlags;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 use crate::cli::{CommandOutput, command, command_output, json_lines, run};
-use crate::guests::serve;
+use crate::guests::{Process, serve};
 
 /// Runs a chat with `lines` as its input and returns its output.
 fn chat(dir: &Path, arguments: &[&str], lines: &[&str]) -> CommandOutput {
@@ -153,6 +153,15 @@ fn an_open_question_is_asked_again_in_the_next_chat() {
     let back = chat(dir.path(), &["-s", "q"], &["tea", "say And now?"]);
     assert_eq!((back.code, back.out.as_str()), (0, "Coming up.\nAnd now?\n"), "{}", back.err);
     assert!(back.err.contains("? Tea or coffee?"), "{}", back.err);
+}
+
+#[test]
+fn a_chat_that_joins_a_streaming_run_prints_each_word_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut prompt = Process::start(dir.path(), &["prompt", "-s", "a", "stream 200 every 20ms tock"]);
+    prompt.read_output_until("tock tock");
+    let joined = chat(dir.path(), &["-s", "a"], &[]);
+    assert_eq!((joined.code, joined.out.matches("tock").count()), (0, 200), "{}{}", joined.out, joined.err);
 }
 
 #[test]

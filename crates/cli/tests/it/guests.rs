@@ -60,7 +60,7 @@ impl Process {
     }
 
     /// Reads the output until `text` and returns it.
-    fn read_output_until(&mut self, text: &str) -> String {
+    pub(crate) fn read_output_until(&mut self, text: &str) -> String {
         read_until(&mut self.out, text)
     }
 
