@@ -20,11 +20,11 @@ use super::default_model::{find_default_model, unused_key};
 use super::error::{CliError, Exit};
 use super::ids::find_session;
 use super::output::{BOLD, DIM, PLAIN, format_time};
+use super::signals::Signals;
 
 mod command;
 mod input;
 mod screen;
-mod signals;
 mod tree;
 mod turn;
 mod wrap;
@@ -32,7 +32,6 @@ mod wrap;
 use command::{ChatCommand, SLASH_COMMANDS};
 use input::{Input, LineInput, LineRequest};
 use screen::Screen;
-use signals::Signals;
 use turn::TurnEnd;
 
 /// File of the terminal's input history, within the state directory.

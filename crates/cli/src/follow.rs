@@ -11,69 +11,45 @@ use mainspring_core::{
 use mainspring_kernel::kernel::{Kernel, Work};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::sync::Notify;
 
 use super::Context;
 use super::approval::{answer_hint, parse_answer, request_lines};
 use super::connection::Connection;
 use super::error::{CliError, Exit};
 use super::output::{self, DIM, RED, Spinner, YELLOW, json_value};
+use super::signals::Signals;
 
-/// Follows `run` from `from` until it ends, waits for an answer that cannot be given here, or is cancelled by Ctrl-C.
+/// Follows `run` from `from` until it ends, waits for an answer that cannot be given here, or is cancelled by Ctrl-C. A
+/// second Ctrl-C leaves the run, whether or not the server answers.
 pub(super) async fn follow_run(
     context: &Context<'_>,
     connection: &mut Connection<'_>,
     run: &Run,
     from: Position,
 ) -> Result<Exit, CliError> {
-    let (run, session, name) = (run.id, run.session, run.session.to_string());
+    let (mut signals, interrupted) = (Signals::register()?, Notify::new());
     let mut printer = RunPrinter {
         context,
-        session,
-        run,
+        session: run.session,
+        run: run.id,
+        interrupted: &interrupted,
         streamed: HashMap::new(),
         mid_line: false,
         thinking: false,
         spinner: None,
         failure: None,
     };
-    let snapshot = async |connection: &mut Connection<'_>| {
-        connection.request(async |client| client.session_snapshot(&name).await).await
+    let second_signal = async {
+        signals.next().await;
+        interrupted.notify_one();
+        signals.next().await;
     };
-    if printer.print_if_blocked(&snapshot(connection).await?)? {
-        return Ok(Exit::Waiting);
-    }
-    let mut events = connection.events(&name, from);
-    let mut cancelling = false;
-    let mut interrupt = std::pin::pin!(interrupt_signal());
-    loop {
-        printer.show_spinner("working");
-        let item = tokio::select! {
-            item = events.next() => item,
-            signal = &mut interrupt, if !cancelling => {
-                signal?;
-                cancelling = true;
-                printer.cancel(connection).await?;
-                continue;
-            }
-        };
-        let item = match item {
-            None => return Ok(Exit::Unavailable),
-            Some(Err(error)) if error.is_gone() && connection.is_guest() => {
-                connection.reconnect().await?;
-                events = connection.events(&name, events.position().unwrap_or(from));
-                continue;
-            }
-            Some(item) => item?,
-        };
-        if !printer.print_item(&item)? {
-            continue;
-        }
-        if printer.print_if_blocked(&snapshot(connection).await?)? {
-            return Ok(Exit::Waiting);
-        }
-        let state = connection.request(async |client| client.run_get(run).await).await?.state;
-        if let Some(exit) = printer.exit_for(connection, &state).await? {
-            return Ok(exit);
+    tokio::select! {
+        exit = printer.follow(connection, from) => exit,
+        () = second_signal => {
+            printer.end_output()?;
+            Ok(Exit::Cancelled)
         }
     }
 }
@@ -122,6 +98,8 @@ struct RunPrinter<'a, 'b> {
     context: &'a Context<'b>,
     session: SessionId,
     run: RunId,
+    /// Notified on the first Ctrl-C.
+    interrupted: &'a Notify,
     /// Text of each message that was already shown while it streamed.
     streamed: HashMap<MessageId, String>,
     /// True when the last printed text did not end its line.
@@ -134,6 +112,46 @@ struct RunPrinter<'a, 'b> {
 }
 
 impl RunPrinter<'_, '_> {
+    async fn follow(&mut self, connection: &mut Connection<'_>, from: Position) -> Result<Exit, CliError> {
+        let (run, name) = (self.run, self.session.to_string());
+        let snapshot = async |connection: &mut Connection<'_>| {
+            connection.request(async |client| client.session_snapshot(&name).await).await
+        };
+        if self.print_if_blocked(&snapshot(connection).await?)? {
+            return Ok(Exit::Waiting);
+        }
+        let mut events = connection.events(&name, from);
+        loop {
+            self.show_spinner("working");
+            let item = tokio::select! {
+                item = events.next() => item,
+                () = self.interrupted.notified() => {
+                    self.cancel(connection).await?;
+                    continue;
+                }
+            };
+            let item = match item {
+                None => return Ok(Exit::Unavailable),
+                Some(Err(error)) if error.is_gone() && connection.is_guest() => {
+                    connection.reconnect().await?;
+                    events = connection.events(&name, events.position().unwrap_or(from));
+                    continue;
+                }
+                Some(item) => item?,
+            };
+            if !self.print_item(&item)? {
+                continue;
+            }
+            if self.print_if_blocked(&snapshot(connection).await?)? {
+                return Ok(Exit::Waiting);
+            }
+            let state = connection.request(async |client| client.run_get(run).await).await?.state;
+            if let Some(exit) = self.exit_for(connection, &state).await? {
+                return Ok(exit);
+            }
+        }
+    }
+
     /// Shows one item; true when the run may have ended, or when a run of the session waits for an answer.
     fn print_item(&mut self, item: &Item) -> Result<bool, CliError> {
         let output = self.context.output;
@@ -312,18 +330,26 @@ impl RunPrinter<'_, '_> {
         Ok(())
     }
 
-    async fn cancel(&mut self, connection: &mut Connection<'_>) -> Result<(), CliError> {
+    /// Ends the current line, before the command ends or prints something else.
+    fn end_output(&mut self) -> Result<(), CliError> {
         self.spinner = None;
         self.end_thought()?;
-        self.end_line()?;
+        self.end_line()
+    }
+
+    async fn cancel(&mut self, connection: &mut Connection<'_>) -> Result<(), CliError> {
+        self.end_output()?;
+        let (output, run) = (self.context.output, self.run);
         let grace = output::format_duration(self.context.config().cancel_grace_ms);
-        let note =
-            format_args!("{DIM}cancelling; the agent is killed if it does not stop within {grace}{DIM:#}");
-        self.context.output.print_note(note)?;
-        // The run may have ended in the meantime.
-        let run = self.run;
-        let _ = connection.request(async |client| client.run_cancel(run).await).await;
-        Ok(())
+        output.print_note(format_args!(
+            "{DIM}cancelling; the agent is killed if it does not stop within {grace}; a second Ctrl-C leaves{DIM:#}"
+        ))?;
+        match connection.request(async |client| client.run_cancel(run).await).await {
+            // The run may have ended in the meantime.
+            Err(error) if error.exit != Exit::Refused => Ok(output
+                .print_note(format_args!("{RED}not cancelled{RED:#}: {} ({})", error.message, error.code))?),
+            _ => Ok(()),
+        }
     }
 
     /// Returns the exit code for the run's state, or none if the run continues.
@@ -364,8 +390,7 @@ impl RunPrinter<'_, '_> {
             request_lines(wait).into_iter().try_for_each(|line| output.print_note(line))?;
             let answer = tokio::select! {
                 answer = read_answer(self.context, wait) => answer?,
-                signal = interrupt_signal() => {
-                    signal?;
+                () = self.interrupted.notified() => {
                     output.print("\n")?;
                     self.cancel(connection).await?;
                     return Ok(None);

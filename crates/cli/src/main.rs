@@ -59,6 +59,7 @@ mod run;
 mod safe_text;
 mod serve;
 mod session;
+mod signals;
 mod state;
 mod stdio;
 mod store;

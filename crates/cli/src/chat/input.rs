@@ -18,6 +18,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::command::SLASH_COMMANDS;
 use crate::safe_text::{Style, safe};
+use crate::signals::Signal;
 
 /// Maximum number of lines in the history.
 const MAX_HISTORY_LINES: usize = 10_000;
@@ -29,6 +30,15 @@ pub(super) enum LineInput {
     Interrupted,
     /// End of input.
     Ended,
+}
+
+impl From<Signal> for LineInput {
+    fn from(signal: Signal) -> Self {
+        match signal {
+            Signal::Interrupt => Self::Interrupted,
+            Signal::Terminate => Self::Ended,
+        }
+    }
 }
 
 /// A request for a line.

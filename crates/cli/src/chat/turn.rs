@@ -14,12 +14,12 @@ use serde_json::{Value, json};
 
 use super::Conversation;
 use super::input::{LineInput, LineRequest};
-use super::signals::Signal;
 use super::wrap::one_line;
 use crate::approval;
 use crate::error::{CliError, Exit};
 use crate::follow::{exit_code, unprinted};
 use crate::output::{YELLOW, json_value};
+use crate::signals::Signal;
 
 /// Time without output before a spinner is shown.
 const SPINNER_DELAY_MS: u64 = 150;

@@ -36,6 +36,13 @@ impl Process {
         Self { child, out }
     }
 
+    /// Stops the process, as Ctrl-Z would.
+    pub(crate) fn stop(&self) {
+        kill_process(Pid::from_child(&self.child), Signal::STOP).unwrap();
+        let state = || std::fs::read_to_string(format!("/proc/{}/stat", self.id())).unwrap();
+        while !state().contains(") T ") {}
+    }
+
     /// Starts a `serve` command and waits until it listens.
     pub(crate) fn serve_command(mut command: std::process::Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -411,6 +418,19 @@ fn a_reader_of_the_audit_log_executes_the_runs_of_its_guests() {
     let prompt = run(dir.path(), &["prompt", "--session", "b", "say hi"]);
     assert_eq!((prompt.code, prompt.out.as_str()), (0, "hi\n"), "{}", prompt.err);
     assert!(reader.read_line().contains("run_create"));
+}
+
+#[test]
+fn a_second_signal_leaves_a_run_whose_server_does_not_answer() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, _) = serve(dir.path());
+    let mut prompt = Process::start(dir.path(), &["prompt", "--session", "a", "say x; hang"]);
+    prompt.expect_output("x");
+    server.stop();
+    kill_process(Pid::from_child(&prompt.child), Signal::INT).unwrap();
+    prompt.read_error_until("cancelling");
+    kill_process(Pid::from_child(&prompt.child), Signal::TERM).unwrap();
+    assert_eq!(prompt.wait().code, 130);
 }
 
 #[test]

@@ -1,10 +1,8 @@
-//! Signals: received for as long as the chat lasts, so that no signal is lost between two waits.
+//! Signals: received from the registration on, so that no signal is lost between two waits.
 
 use std::io;
 
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
-
-use super::input::LineInput;
 
 /// A request to stop the process.
 pub(super) enum Signal {
@@ -12,15 +10,6 @@ pub(super) enum Signal {
     Interrupt,
     /// SIGTERM, or SIGHUP because the terminal was closed.
     Terminate,
-}
-
-impl From<Signal> for LineInput {
-    fn from(signal: Signal) -> Self {
-        match signal {
-            Signal::Interrupt => Self::Interrupted,
-            Signal::Terminate => Self::Ended,
-        }
-    }
 }
 
 pub(super) struct Signals {
