@@ -31,7 +31,7 @@ use mainspring::{Node, NodeError};
 const RETRY_INTERVAL_MS: u64 = 20;
 const MAX_CONNECT_ATTEMPTS: u32 = 500;
 /// Time that the owner of the state directory has to answer a command.
-const ANSWER_TIMEOUT_MS: u64 = 10_000;
+pub(super) const ANSWER_TIMEOUT_MS: u64 = 10_000;
 /// Time between two checks whether a `serve` waits for the state directory.
 const CLAIM_INTERVAL_MS: u64 = 100;
 
@@ -163,17 +163,12 @@ impl<'a> Connection<'a> {
             };
             // The owner may be about to listen or to exit.
             if let Some(client) = owner_client(context)? {
-                let timeout = async {
-                    match answer_timeout_ms {
-                        Some(timeout_ms) => clock.sleep_for(timeout_ms).await,
-                        None => std::future::pending().await,
-                    }
+                let is_serving = match answer_timeout_ms {
+                    Some(timeout_ms) => is_serving_within(context, &client, timeout_ms).await?,
+                    None => is_serving(&client).await,
                 };
-                tokio::select! {
-                    is_serving = is_serving(&client) => if is_serving {
-                        return Ok(Self { context, purpose, client, local: None, omi_offer: None });
-                    },
-                    () = timeout => return Err(not_responding(context)),
+                if is_serving {
+                    return Ok(Self { context, purpose, client, local: None, omi_offer: None });
                 }
             }
             attempts += 1;
@@ -362,10 +357,22 @@ enum BecomeOwnerError {
 }
 
 /// True when the owner answers, also if it cannot accept work at the moment: its refusals say why.
-pub(super) async fn is_serving(client: &Client) -> bool {
+async fn is_serving(client: &Client) -> bool {
     match client.ready().await {
         Ok(_) => true,
         Err(error) => matches!(error, Error::Refused(_)) && !error.is_gone(),
+    }
+}
+
+/// Like [`is_serving`], but fails if the owner does not answer in time.
+pub(super) async fn is_serving_within(
+    context: &Context<'_>,
+    client: &Client,
+    timeout_ms: u64,
+) -> Result<bool, CliError> {
+    tokio::select! {
+        is_serving = is_serving(client) => Ok(is_serving),
+        () = Clock::system().sleep_for(timeout_ms) => Err(not_responding(context)),
     }
 }
 

@@ -13,7 +13,7 @@ use mainspring_kernel::clock::Clock;
 use serde_json::json;
 
 use super::Context;
-use super::connection::{Purpose, is_serving, owner_client};
+use super::connection::{ANSWER_TIMEOUT_MS, Purpose, is_serving_within, owner_client};
 use super::error::{CliError, Exit};
 
 /// Time between two checks for the server.
@@ -65,7 +65,7 @@ async fn served_client(context: &Context<'_>) -> Result<Client, CliError> {
     let (mut attempts, mut attempts_after_exit) = (0, 0);
     loop {
         if let Some(client) = owner_client(context)?
-            && is_serving(&client).await
+            && is_serving_within(context, &client, ANSWER_TIMEOUT_MS).await?
         {
             return Ok(client);
         }

@@ -81,6 +81,19 @@ async fn a_process_that_serves_its_socket_only_opens_an_address() {
     assert_eq!(served.pid(), Some(owner.id()), "no other server was started");
 }
 
+#[test]
+fn a_stopped_owner_is_named() {
+    let served = Served::new();
+    let mut owner = Process::start(served.path(), &["feed", "--json"]);
+    owner.read_line();
+    owner.stop();
+    let opened = served.open(&["--print"], &[]);
+    assert_eq!(opened.code, 5, "{}", opened.err);
+    let message =
+        format!("error[not_responding]: process {}, which serves the sessions, does not answer", owner.id());
+    assert!(opened.err.contains(&message), "{}", opened.err);
+}
+
 #[tokio::test]
 async fn a_browser_gets_a_private_file_and_no_ticket_in_its_arguments() {
     let served = Served::new();
