@@ -391,7 +391,7 @@ impl RunPrinter<'_, '_> {
             let answer = tokio::select! {
                 answer = read_answer(self.context, wait) => answer?,
                 () = self.interrupted.notified() => {
-                    output.print("\n")?;
+                    output.print_note_part("\n")?;
                     self.cancel(connection).await?;
                     return Ok(None);
                 }
@@ -401,7 +401,7 @@ impl RunPrinter<'_, '_> {
                 connection.request(async |client| client.run_answer(run, wait.id, &answer).await).await?;
                 return Ok(None);
             }
-            output.print("\n")?;
+            output.print_note_part("\n")?;
         }
         print_wait(self.context, self.run, wait)?;
         Ok(Some(Exit::Waiting))
@@ -474,7 +474,7 @@ async fn read_answer(context: &Context<'_>, wait: &Wait) -> Result<Option<Answer
     }
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     loop {
-        context.output.print(&format!("{hint}> "))?;
+        context.output.print_note_part(format_args!("{hint}> "))?;
         let Some(line) = lines.next_line().await? else {
             return Ok(None);
         };

@@ -213,6 +213,11 @@ pub(crate) struct Terminal {
 
 impl Terminal {
     pub(crate) fn open(dir: &Path, arguments: &[&str]) -> Self {
+        Self::open_with(dir, arguments, None)
+    }
+
+    /// Starts a command whose result goes to `stdout`, if that is given, instead of the terminal.
+    fn open_with(dir: &Path, arguments: &[&str], stdout: Option<File>) -> Self {
         let screen = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&screen).unwrap();
         unlockpt(&screen).unwrap();
@@ -221,19 +226,16 @@ impl Terminal {
             rustix::fs::open(name, OFlags::RDWR | OFlags::NOCTTY, rustix::fs::Mode::empty()).unwrap();
         let size = rustix::termios::Winsize { ws_row: 40, ws_col: 60, ws_xpixel: 0, ws_ypixel: 0 };
         rustix::termios::tcsetwinsize(&keyboard, size).unwrap();
+        let keyboard = File::from(keyboard);
+        let stdout = stdout.unwrap_or_else(|| keyboard.try_clone().unwrap());
         // Makes the pseudo-terminal the controlling terminal, so that Ctrl-C becomes a signal.
         let mut command = Command::new("setsid");
         command.args(["--ctty", "--wait", env!("CARGO_BIN_EXE_mainspring")]).args(arguments);
         command.env_clear().env("HOME", dir).env("TERM", "xterm-256color").current_dir(dir);
         command.env("OLLAMA_HOST", "127.0.0.1:1");
         command.env("MAINSPRING_STATE_DIR", dir.join("state")).env("PATH", std::env::var("PATH").unwrap());
-        let keyboard = File::from(keyboard);
-        let child = command
-            .stdin(keyboard.try_clone().unwrap())
-            .stdout(keyboard.try_clone().unwrap())
-            .stderr(keyboard)
-            .spawn()
-            .unwrap();
+        let child =
+            command.stdin(keyboard.try_clone().unwrap()).stdout(stdout).stderr(keyboard).spawn().unwrap();
         Self { child, screen: screen.into(), output: String::new(), matched: 0 }
     }
 
@@ -270,6 +272,22 @@ impl Drop for Terminal {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+#[test]
+fn questions_to_the_person_are_not_part_of_a_result_in_a_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("result");
+    let prompt = ["prompt", "--adapter", "script", "say Hm.; ask Tea or coffee?; say Coming up."];
+    let mut terminal = Terminal::open_with(dir.path(), &prompt, Some(File::create(&file).unwrap()));
+    terminal.wait_for("Tea or coffee?");
+    terminal.wait_for("answer> ");
+    terminal.type_keys("tea\r");
+    assert_eq!(terminal.wait_exit(), 0, "{}", terminal.output);
+    assert_eq!(
+        std::fs::read_to_string(file).unwrap(),
+        "Hm.\nTea or coffee?\nYou answered: tea\nComing up.\n"
+    );
 }
 
 #[test]
