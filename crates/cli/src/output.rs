@@ -52,9 +52,10 @@ impl Output {
         ignore_broken_pipe(out.write_all(safe(text).as_bytes()).and_then(|()| out.flush()))
     }
 
-    /// Writes bytes of the result unchanged.
+    /// Writes bytes of the result unchanged and flushes them: an error of the write at exit would be lost.
     pub(super) fn print_bytes(&self, bytes: &[u8]) -> io::Result<()> {
-        ignore_broken_pipe(io::stdout().write_all(bytes))
+        let mut out = io::stdout();
+        ignore_broken_pipe(out.write_all(bytes).and_then(|()| out.flush()))
     }
 
     /// Prints a value of the wire contract as JSON on one line.

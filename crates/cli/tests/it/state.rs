@@ -68,6 +68,20 @@ fn an_artifact_is_stored_listed_and_read_back() {
 }
 
 #[test]
+fn a_short_artifact_that_cannot_be_written_is_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    done(dir, &["session", "new", "a"]);
+    let source = dir.join("note.txt");
+    std::fs::write(&source, "no line break").unwrap();
+    let stored = objects(dir, &["artifact", "put", "a", source.to_str().unwrap()]);
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let mut get = command(dir);
+    get.args(["artifact", "get", stored[0]["artifactId"].as_str().unwrap()]);
+    assert!(!get.stdout(full).status().unwrap().success());
+}
+
+#[test]
 fn a_message_is_appended_once() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
