@@ -264,12 +264,17 @@ impl Conversation<'_, '_> {
         self.models.profiles.iter().find(|profile| profile.profile == name)
     }
 
+    /// Names the model of the next prompt. A choice in this chat takes precedence over the session's.
     fn model_label(&self, known: Option<&Session>) -> String {
-        let profile = self.profile.as_deref().or(known.and_then(|known| known.model_profile.as_deref()));
-        let named = known.and_then(|known| known.model.clone());
-        let of_profile = self.find_profile(profile.unwrap_or(DEFAULT_PROFILE));
+        let (model, profile) = match known {
+            Some(known) if self.model.is_none() && self.profile.is_none() => {
+                (&known.model, &known.model_profile)
+            }
+            _ => (&self.model, &self.profile),
+        };
+        let of_profile = self.find_profile(profile.as_deref().unwrap_or(DEFAULT_PROFILE));
         let of_profile = of_profile.map(|profile| format!("{}/{}", profile.provider, profile.model));
-        let model = self.model.clone().or(named).or(of_profile);
+        let model = model.clone().or(of_profile);
         model.unwrap_or_else(|| format!("chosen by {}", self.chat.agent.as_deref().unwrap_or("the server")))
     }
 
@@ -320,7 +325,8 @@ impl Conversation<'_, '_> {
             ChatCommand::Tree => self.print_tree().await.map(|()| None),
             ChatCommand::Go(no) => self.navigate(no).await.map(|()| None),
             ChatCommand::Undo => self.undo().await.map(|()| None),
-            ChatCommand::Model(name) => self.change_model(name).map(|()| None),
+            ChatCommand::Model(None) => self.print_models().await.map(|()| None),
+            ChatCommand::Model(Some(name)) => self.change_model(&name).map(|()| None),
         }
     }
 
@@ -466,21 +472,27 @@ impl Conversation<'_, '_> {
         Ok(())
     }
 
-    fn change_model(&mut self, name: Option<String>) -> Result<(), CliError> {
-        let Some(name) = name else {
-            let label = self.model_label(None);
-            self.screen.print_note(&format!("model: {label}"))?;
-            for ModelProfile { profile, provider, model, key, .. } in &self.models.profiles {
-                let missing = if *key == KeyPresence::Missing { " (key missing)" } else { "" };
-                self.screen.print_note(&format!("/model {profile}: {provider}/{model}{missing}"))?;
-            }
-            return Ok(self
-                .screen
-                .print_note("/model PROVIDER/MODEL selects any other model, for example scripted/any")?);
+    /// Names the model of the next prompt and lists the profiles.
+    async fn print_models(&mut self) -> Result<(), CliError> {
+        let known = match self.session.clone() {
+            Some(id) => Some(self.connection.request(async |client| client.session_get(&id).await).await?),
+            None => None,
         };
-        (self.model, self.profile) = match self.find_profile(&name).is_some() {
-            true => (None, Some(name.clone())),
-            false => (Some(name.clone()), None),
+        let label = self.model_label(known.as_ref());
+        self.screen.print_note(&format!("model: {label}"))?;
+        for ModelProfile { profile, provider, model, key, .. } in &self.models.profiles {
+            let missing = if *key == KeyPresence::Missing { " (key missing)" } else { "" };
+            self.screen.print_note(&format!("/model {profile}: {provider}/{model}{missing}"))?;
+        }
+        Ok(self
+            .screen
+            .print_note("/model PROVIDER/MODEL selects any other model, for example scripted/any")?)
+    }
+
+    fn change_model(&mut self, name: &str) -> Result<(), CliError> {
+        (self.model, self.profile) = match self.find_profile(name).is_some() {
+            true => (None, Some(name.to_owned())),
+            false => (Some(name.to_owned()), None),
         };
         Ok(self.screen.print_note(&format!("model is now {name}"))?)
     }

@@ -83,6 +83,24 @@ fn a_guest_uses_the_models_of_its_server() {
 }
 
 #[test]
+fn a_resumed_chat_names_the_model_of_its_session_until_another_is_chosen() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = "[models.main_reasoner]\nprovider = \"scripted\"\nmodel = \"m-7\"\n\
+                  [models.small]\nprovider = \"scripted\"\nmodel = \"m-1\"\n";
+    std::fs::write(dir.path().join("mainspring.toml"), config).unwrap();
+    let made = run(dir.path(), &["session", "new", "a", "--adapter", "native", "--model", "scripted/m-9"]);
+    assert_eq!(made.code, 0, "{}", made.err);
+    let shown = chat(dir.path(), &["-s", "a"], &["/model", "/model small", "/model"]);
+    let named: Vec<&str> = shown.err.lines().filter(|line| line.contains("model: ")).collect();
+    assert_eq!(
+        named,
+        ["· model: scripted/m-9", "· model: scripted/m-9", "· model: scripted/m-1"],
+        "{}",
+        shown.err
+    );
+}
+
+#[test]
 fn the_tree_can_be_branched_undone_and_navigated() {
     let dir = tempfile::tempdir().unwrap();
     let lines = [
