@@ -1,5 +1,8 @@
 //! `mainspring verify`
 
+use std::fs;
+use std::path::Path;
+
 use clap::Args;
 use mainspring_kernel::audit::AuditVerified;
 use mainspring_kernel::store::StoreError;
@@ -80,8 +83,24 @@ fn verify_sqlite(config: &Config) -> Result<(Vec<Verification>, Contents), CliEr
     if !database.exists() {
         return Err(CliError::not_found(format!("{} does not exist: nothing is stored", database.display())));
     }
-    let is_served = StateDir::peek(&config.state_dir)?.is_some();
-    let view = SqliteView::open(&database, is_served)?;
+    read_unchanged(config, |is_served| read_sqlite(&database, is_served))
+}
+
+/// Reads the database. Reads it again if another process has changed its file meanwhile: the file of a database that
+/// nobody uses is read without locks.
+fn read_unchanged<T>(config: &Config, read: impl Fn(bool) -> Result<T, CliError>) -> Result<T, CliError> {
+    loop {
+        let changed_at = fs::metadata(config.database())?.modified()?;
+        let is_served = StateDir::peek(&config.state_dir)?.is_some();
+        let outcome = read(is_served);
+        if is_served || fs::metadata(config.database())?.modified()? == changed_at {
+            return outcome;
+        }
+    }
+}
+
+fn read_sqlite(database: &Path, is_served: bool) -> Result<(Vec<Verification>, Contents), CliError> {
+    let view = SqliteView::open(database, is_served)?;
     let schema = view.schema_version()?;
     if schema != SCHEMA_VERSION {
         return Err(CliError::unusable(format!(
@@ -160,5 +179,35 @@ fn print(context: &Context<'_>, parts: &[VerifiedPart]) -> std::io::Result<()> {
         false => output.print_line(format_args!(
             "{RED}problems found{RED:#}: try `mainspring repair`, or restore a backup"
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::fs::File;
+    use std::time::{Duration, SystemTime};
+
+    use mainspring_core::{NodeId, Time};
+
+    use super::*;
+
+    #[test]
+    fn a_database_that_changes_while_it_is_read_is_read_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = Config::with_state_dir(dir.path());
+        let database = File::create(config.database()).unwrap();
+        database.set_modified(SystemTime::UNIX_EPOCH).unwrap();
+        let (readings, owner) = (RefCell::new(vec![]), RefCell::new(None));
+        let read = |is_served| {
+            readings.borrow_mut().push(is_served);
+            // A process starts during the first reading, and goes on changing the file.
+            owner.borrow_mut().get_or_insert_with(|| {
+                StateDir::open(dir.path(), Time(1), NodeId::from_random([1; 16])).unwrap()
+            });
+            Ok(database.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(1))?)
+        };
+        read_unchanged(&config, read).unwrap();
+        assert_eq!(*readings.borrow(), [false, true]);
     }
 }
