@@ -19,11 +19,15 @@ impl Claim {
         let path = state_dir.join(TAKEOVER_FILE);
         let file =
             OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
-        match file.try_lock() {
-            Ok(()) => Ok(Some(Self(file))),
-            Err(TryLockError::WouldBlock) => Ok(None),
-            Err(TryLockError::Error(error)) => Err(error),
+        // `is_claimed` holds the lock briefly, so that one refusal does not prove a claim.
+        for _ in 0..100 {
+            match file.try_lock() {
+                Ok(()) => return Ok(Some(Self(file))),
+                Err(TryLockError::WouldBlock) => std::thread::yield_now(),
+                Err(TryLockError::Error(error)) => return Err(error),
+            }
         }
+        Ok(None)
     }
 }
 
@@ -35,6 +39,8 @@ pub(super) fn is_claimed(state_dir: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::*;
 
     #[test]
@@ -47,5 +53,22 @@ mod tests {
         drop(claim);
         assert!(!is_claimed(dir.path()));
         assert!(Claim::take(dir.path()).unwrap().is_some());
+    }
+
+    #[test]
+    fn a_check_does_not_prevent_a_claim() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(Claim::take(dir.path()).unwrap());
+        let ended = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !ended.load(Ordering::Relaxed) {
+                    is_claimed(dir.path());
+                }
+            });
+            let refused = (0..10_000).filter(|_| Claim::take(dir.path()).unwrap().is_none()).count();
+            ended.store(true, Ordering::Relaxed);
+            assert_eq!(refused, 0);
+        });
     }
 }
