@@ -91,10 +91,8 @@ fn events_are_lines_for_people_and_lists_show_open_questions() {
     for wanted in ["agent: hi", "tool.completed", "add", "input.requested        Tea or coffee?"] {
         assert!(events.contains(wanted), "{wanted}: {events}");
     }
-    assert!(
-        !events.contains('{') || events.contains("add {\"a\":1"),
-        "no JSON but the input of the tool: {events}"
-    );
+    let others = events.replace("add {\"a\":1,\"b\":2}", "add");
+    assert!(!others.contains('{'), "no JSON but the input of the tool: {events}");
     for list in [run(&["run", "list"]), run(&["session", "list"])] {
         assert!(list.out.contains("? Tea or coffee?"), "{}", list.out);
     }

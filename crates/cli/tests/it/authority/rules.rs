@@ -1,5 +1,7 @@
 //! Rules of the operator, of owners and of sessions; agents that try to change them.
 
+use std::process::Command;
+
 use super::*;
 use crate::cli::run;
 
@@ -56,9 +58,10 @@ async fn a_confined_agent_cannot_use_the_users_own_mainspring() {
     let (status, made) = attack.server.post("/v1/sessions", json!({"key": "s", "cwd": work})).await;
     assert!(status.is_success(), "{made}");
     let (out, state) = (work.join("out"), state.display());
+    let create = format!("{program} --state-dir {state} key create mine --role admin");
     for command in [
         format!("{program} --state-dir {state} session set s --rule 'allow * * *'"),
-        format!("{program} --state-dir {state} key create --name mine --role admin"),
+        create.clone(),
         format!("cat {state}/token"),
         format!("cat /proc/self/root{state}/token"),
         format!("ln {state}/token {}/link && cat {0}/link", work.display()),
@@ -73,6 +76,8 @@ async fn a_confined_agent_cannot_use_the_users_own_mainspring() {
     }
     let (_, session) = attack.server.get("/v1/sessions/s").await;
     assert_eq!(session.get("rules"), None, "{session}");
+    // The user's own shell may do it.
+    assert!(Command::new("sh").args(["-c", &create]).status().unwrap().success());
 }
 
 #[tokio::test(flavor = "multi_thread")]
