@@ -7,6 +7,7 @@ use mainspring_model_server::{Action, Gate, ModelServer, Protocol, Reply};
 use serde_json::{Value, json};
 
 use crate::cli::config_variable;
+use crate::jsonl::Host;
 
 const TEAM: &str = "id = \"team\"\nprofile = \"main_reasoner\"\n[network]\nmembers = [{ agent = \"planner\" }, \
                     { agent = \"writer\" }, { agent = \"critic\" }]\n[network.router]\n\
@@ -134,4 +135,34 @@ async fn a_network_and_the_route_of_its_run_are_drawn() {
     assert!(way.contains("per member") && way.contains("routing model  10 tokens in"), "{way}");
     output(dir.path(), &["run", "route", id, "--svg", "way.svg"]);
     assert!(std::fs::read_to_string(dir.path().join("way.svg")).unwrap().contains("critic"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_result_of_a_network_has_the_paragraphs_of_its_members_for_a_host_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = ModelServer::start().await.unwrap();
+    configure(dir.path(), &server);
+    let sequence = "id = \"team\"\n[network]\nmembers = [{ agent = \"writer\" }, { agent = \"critic\" }]\n\
+                    [network.router]\nrules = [{ when = \"calls == 0\", to = [\"writer\"] }, \
+                    { when = \"calls == 1\", to = [\"critic\"] }, { when = \"calls == 2\", to = [] }]\n";
+    std::fs::write(dir.path().join("agents/team.toml"), sequence).unwrap();
+    server.enqueue(Reply::text("one"));
+    server.enqueue(Reply::text("two"));
+    let owner = ["--owner", "desktop-local-user"];
+    let made =
+        output(dir.path(), &[&["session", "new", "s", "--adapter", "native", "--json"], &owner[..]].concat());
+    let made: Value = serde_json::from_str(&made).unwrap();
+    output(dir.path(), &[&["session", "set", "s", "--agent", "team"], &owner[..]].concat());
+    let agents = dir.path().join("agents");
+    let settings = [
+        ("MAINSPRING_ADAPTER", "native"),
+        ("MAINSPRING_AGENTS_DIR", agents.to_str().unwrap()),
+        ("ACME_KEY", "secret"),
+    ];
+    let mut host = Host::start_with(dir.path(), &[], &settings);
+    host.send(&json!({
+        "type": "query", "protocolVersion": 2, "requestId": "r", "clientId": "test", "prompt": "a poem, please",
+        "sessionId": made["sessionId"], "adapterId": "native",
+    }));
+    assert_eq!(host.receive_end("r")["text"], "one\n\ntwo");
 }

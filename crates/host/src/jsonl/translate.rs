@@ -22,7 +22,7 @@ pub(super) struct Translator {
     streamed: HashMap<MessageId, usize>,
     /// The agent's complete text so far.
     text: String,
-    /// True when events were missed, so `text` is incomplete.
+    /// True when `text` is not the complete text: events were missed, or the agents of a network have answered.
     pub(super) gap: bool,
     /// Inputs of the tool calls in messages; the results of these calls also come in messages.
     message_calls: HashMap<String, Value>,
@@ -150,8 +150,8 @@ impl Translator {
         match &event.body {
             Body::AttemptStarted {} | Body::RunRunning {} => query.update(|known| known.running = true),
             Body::MessageCompleted { message, .. } => self.message(message, &mut send),
-            // The complete text is read at the end of the run.
-            Body::EventDamaged { .. } => self.gap = true,
+            // The complete text is read at the end of the run. In a network only the server knows its paragraphs.
+            Body::EventDamaged { .. } | Body::RunRouted { .. } => self.gap = true,
             Body::ToolStarted { tool_use_id, name, input, .. } => {
                 let input = input.as_ref().or_else(|| self.message_calls.get(tool_use_id));
                 send(&tool_activity(tool_use_id, name, Activity::Started, input));
