@@ -12,8 +12,12 @@ use mainspring_core::{
     Artifact, ArtifactId, Attempt, AttemptId, Binding, DelegationId, Event, Message, MessageId, Position,
     Rows, Run, RunId, Session, SessionId, SessionStatus, Time,
 };
+use mainspring_system::clock::Clock;
 
 use crate::link::Link;
+
+/// The time until a refused stream is asked for again.
+const RETRY_DELAY_MS: u64 = 100;
 
 /// The operations of the control tools for one owner, over a link.
 pub struct LinkPlane<'a> {
@@ -121,9 +125,13 @@ impl ControlPlane for LinkPlane<'_> {
                     Some(Ok(_)) => continue,
                     Some(Err(error)) if error.is_not_responding() => continue,
                     Some(Err(error)) if error.is_gone() && self.link.renewed(server_no).await => break,
+                    // The server may have no stream left, but answers requests.
+                    Some(Err(error)) if error.is_retryable() && !error.is_gone() => {
+                        Clock::system().sleep_for(RETRY_DELAY_MS).await;
+                    }
                     Some(Err(error)) => return Err(control_error(&error)),
                 }
-                // The event that ended the run may have been pruned.
+                // The event that ended the run may have been pruned or missed.
                 let now = self.run_get(run).await?;
                 if now.state.status().is_ended() {
                     return Ok(now);

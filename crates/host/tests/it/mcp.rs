@@ -1,7 +1,9 @@
 //! The control tools over MCP, between a client and a server in one process.
 
-use mainspring_client::Client;
+use mainspring_client::{Client, Prompt};
+use mainspring_core::Position;
 use mainspring_host::{Link, Successor, mcp};
+use mainspring_http::HttpLimits;
 use mainspring_system::ids::Ids;
 use mainspring_test_support::{TOKEN, TestNode};
 use rmcp::model::{CallToolRequestParams, CallToolResult};
@@ -20,7 +22,10 @@ struct World {
 
 impl World {
     async fn start() -> Self {
-        let node = TestNode::start().await;
+        Self::of(TestNode::start().await).await
+    }
+
+    async fn of(node: TestNode) -> Self {
         let listening = node.listen().await;
         let client = Client::over_tcp(&listening.url(), TOKEN).unwrap();
         let (link, _) = Link::new(client.clone(), Successor::None);
@@ -61,7 +66,7 @@ async fn the_control_tools_are_listed_with_their_schemas_and_answer() {
         assert!(names.contains(&name), "{names:?}");
     }
     assert!(tools.iter().all(|tool| tool.input_schema.get("type") == Some(&json!("object"))), "{tools:?}");
-    let run = world.client.run_create(&mainspring_client::Prompt::text("a", "say hi")).await.unwrap().run;
+    let run = world.client.run_create(&Prompt::text("a", "say hi")).await.unwrap().run;
     let (sent, is_error) =
         world.answer("send_agent_message", &json!({"sessionId": run.session, "prompt": "say again"})).await;
     assert_eq!((&sent["text"], is_error), (&json!("again\n"), false), "{sent}");
@@ -84,4 +89,16 @@ async fn a_wrong_call_is_an_error_for_the_model_and_an_unknown_tool_one_for_the_
     assert!(unknown.to_string().contains("no_such_tool"), "{unknown}");
     world.mcp.cancel().await.unwrap();
     assert_eq!(world.serving.join_next().await.unwrap().unwrap(), Ok(()), "the server ends with its client");
+}
+
+#[tokio::test]
+async fn a_message_is_answered_while_no_further_stream_may_be_open() {
+    let limits = HttpLimits { streams: 1, ..HttpLimits::default() };
+    let world = World::of(TestNode::builder().limits(limits).start().await).await;
+    let run = world.client.run_create(&Prompt::text("a", "say hi")).await.unwrap().run;
+    let mut stream = world.client.session_events(&run.session.to_string(), Position::START);
+    stream.next().await.unwrap().unwrap();
+    let (sent, is_error) =
+        world.answer("send_agent_message", &json!({"sessionId": run.session, "prompt": "say again"})).await;
+    assert_eq!((&sent["text"], is_error), (&json!("again\n"), false), "{sent}");
 }
