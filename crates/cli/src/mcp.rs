@@ -50,8 +50,8 @@ impl Mcp {
         let (link, mut keeper) = Link::new(connection.client().clone(), successor);
         // With an API key, the key determines the owner.
         let owner = match context.config().url {
-            Some(_) => String::new(),
-            None => context.config().owner.clone(),
+            Some(_) => None,
+            None => Some(context.config().owner.clone()),
         };
         let options = mcp::Options { owner, session: self.session };
         let served = mcp::serve(link, options, Ids::system(), tokio::io::stdin(), tokio::io::stdout());

@@ -2,6 +2,7 @@
 //!
 //! This module only translates. It is a client of the server that owns the sessions, and acts for one owner.
 
+use mainspring_client::Error;
 use mainspring_control::mcp::{AnswerCalls, McpCaller, ToolServer};
 use mainspring_core::SessionId;
 use mainspring_system::clock::Clock;
@@ -10,14 +11,15 @@ use rmcp::model::{CallToolRequestParams, CallToolResult};
 use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer, ServiceExt};
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::OnceCell;
 
 use crate::link::Link;
 use crate::plane::LinkPlane;
 
 /// Options of the MCP server.
 pub struct Options {
-    /// The owner that the tools act for.
-    pub owner: String,
+    /// The owner that the tools act for; `None` for the owner of the client's API key.
+    pub owner: Option<String>,
     /// The session of the agent that calls the tools; `None` for other clients.
     pub session: Option<SessionId>,
 }
@@ -30,16 +32,28 @@ pub async fn serve(
     from: impl AsyncRead + Send + Unpin + 'static,
     to: impl AsyncWrite + Send + Unpin + 'static,
 ) -> Result<(), String> {
-    let tools = Tools { link, options, ids, clock: Clock::system() };
+    let Options { owner, session } = options;
+    let tools = Tools { link, owner: OnceCell::new_with(owner), session, ids, clock: Clock::system() };
     let served = ToolServer(tools).serve((from, to)).await.map_err(|error| error.to_string())?;
     served.waiting().await.map(drop).map_err(|error| error.to_string())
 }
 
 struct Tools {
     link: Link,
-    options: Options,
+    /// The owner, once it is known.
+    owner: OnceCell<String>,
+    session: Option<SessionId>,
     ids: Ids,
     clock: Clock,
+}
+
+impl Tools {
+    /// Returns the owner that the tools act for. Asks the server if the API key determines it.
+    async fn owner(&self) -> Result<&str, ErrorData> {
+        let ask = async || Ok(self.link.ask("", |client| async move { client.me().await }).await?.owner_id);
+        let owner = self.owner.get_or_try_init(ask).await;
+        owner.map(String::as_str).map_err(|error: Error| ErrorData::internal_error(error.to_string(), None))
+    }
 }
 
 impl AnswerCalls for Tools {
@@ -49,8 +63,8 @@ impl AnswerCalls for Tools {
         context: &RequestContext<RoleServer>,
     ) -> Result<CallToolResult, ErrorData> {
         let caller = McpCaller {
-            plane: &LinkPlane::new(&self.link, &self.options.owner),
-            session: self.options.session,
+            plane: &LinkPlane::new(&self.link, self.owner().await?),
+            session: self.session,
             run: None,
             request_id: &self.ids.secret(),
         };

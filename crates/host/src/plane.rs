@@ -26,7 +26,7 @@ pub struct LinkPlane<'a> {
 }
 
 impl<'a> LinkPlane<'a> {
-    /// Acts for `owner`; an empty one means the owner of the client's API key.
+    /// Acts for `owner`.
     pub fn new(link: &'a Link, owner: &'a str) -> Self {
         Self { link, owner }
     }

@@ -1,11 +1,11 @@
 //! The control tools over MCP, between a client and a server in one process.
 
-use mainspring_client::{Client, Prompt};
+use mainspring_client::{Client, NewKey, Prompt};
 use mainspring_core::Position;
 use mainspring_host::{Link, Successor, mcp};
 use mainspring_http::HttpLimits;
 use mainspring_system::ids::Ids;
-use mainspring_test_support::{TOKEN, TestNode};
+use mainspring_test_support::{Listening, TOKEN, TestNode};
 use rmcp::model::{CallToolRequestParams, CallToolResult};
 use rmcp::service::RunningService;
 use rmcp::{RoleClient, ServiceExt};
@@ -16,7 +16,7 @@ struct World {
     client: Client,
     mcp: RunningService<RoleClient, ()>,
     _node: TestNode,
-    _listening: mainspring_test_support::Listening,
+    _listening: Listening,
     serving: JoinSet<Result<(), String>>,
 }
 
@@ -25,16 +25,22 @@ impl World {
         Self::of(TestNode::start().await).await
     }
 
+    /// Serves the tools for the owner `ada`, with the token of the state directory.
     async fn of(node: TestNode) -> Self {
         let listening = node.listen().await;
         let client = Client::over_tcp(&listening.url(), TOKEN).unwrap();
+        Self::with(node, listening, client, Some("ada")).await
+    }
+
+    async fn with(node: TestNode, listening: Listening, client: Client, owner: Option<&str>) -> Self {
         let (link, _) = Link::new(client.clone(), Successor::None);
         let ((near, far), mut serving) = (tokio::io::duplex(1 << 16), JoinSet::new());
         let (from, to) = tokio::io::split(far);
-        let options = mcp::Options { owner: "ada".into(), session: None };
+        let options = mcp::Options { owner: owner.map(str::to_owned), session: None };
         serving.spawn(mcp::serve(link, options, Ids::system(), from, to));
         let mcp = ().serve(tokio::io::split(near)).await.unwrap();
-        Self { client: client.for_owner("ada"), mcp, _node: node, _listening: listening, serving }
+        let client = owner.map_or(client.clone(), |owner| client.for_owner(owner));
+        Self { client, mcp, _node: node, _listening: listening, serving }
     }
 
     async fn call(&self, tool: &str, input: &Value) -> CallToolResult {
@@ -101,4 +107,20 @@ async fn a_message_is_answered_while_no_further_stream_may_be_open() {
     let (sent, is_error) =
         world.answer("send_agent_message", &json!({"sessionId": run.session, "prompt": "say again"})).await;
     assert_eq!((&sent["text"], is_error), (&json!("again\n"), false), "{sent}");
+}
+
+#[tokio::test]
+async fn the_owner_of_an_api_key_may_be_named() {
+    let node = TestNode::start().await;
+    let listening = node.listen().await;
+    let admin = Client::over_tcp(&listening.url(), TOKEN).unwrap().for_owner("bob");
+    let new: NewKey = serde_json::from_value(json!({"name": "ci"})).unwrap();
+    let secret = admin.key_create(&new, None).await.unwrap().secret.unwrap();
+    let client = Client::over_tcp(&listening.url(), &secret).unwrap();
+    let world = World::with(node, listening, client, None).await;
+    world.client.run_create(&Prompt::text("a", "say hi")).await.unwrap();
+    let (listed, is_error) = world.answer("list_agent_sessions", &json!({"ownerId": "bob"})).await;
+    assert_eq!((listed["sessions"].as_array().map(Vec::len), is_error), (Some(1), false), "{listed}");
+    let (refused, is_error) = world.answer("list_agent_sessions", &json!({"ownerId": "ann"})).await;
+    assert_eq!((&refused["error"]["code"], is_error), (&json!("not_found"), true), "{refused}");
 }
