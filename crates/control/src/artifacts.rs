@@ -1,14 +1,12 @@
 //! `inspect_agent_artifacts`.
 
+use mainspring_api::Page;
 use mainspring_api::control::{ArtifactForm, ArtifactList, ControlError, InspectArtifacts};
-use mainspring_core::{Artifact, ArtifactId, AttemptId, Rows, RunId, SessionId, Time};
+use mainspring_core::{Artifact, ArtifactId, AttemptId, RunId, SessionId, Time};
 
 use crate::bounds::{self, PageBudget};
 use crate::damaged::DamagedRows;
 use crate::{ControlTools, Input, cursor, invalid, limit, run_id, session_id};
-
-/// The number of artifacts that are read at once.
-const ARTIFACTS_PER_PAGE: usize = 200;
 
 /// The session or run whose artifacts are read.
 enum Source {
@@ -39,8 +37,8 @@ impl ControlTools<'_> {
         let (mut damaged, mut unlisted) = (vec![], DamagedRows::default());
         loop {
             let page = self.artifact_page(&source, before).await?;
-            let is_last = page.len() < ARTIFACTS_PER_PAGE;
-            before = page.last().map(|artifact| (artifact.created_at, artifact.id));
+            let is_last = page.next.is_none();
+            before = page.items.last().map(|artifact| (artifact.created_at, artifact.id));
             unlisted.next_page(page.damaged);
             for (place, artifact) in page.items.into_iter().enumerate() {
                 if !is_wanted(&artifact) {
@@ -66,10 +64,10 @@ impl ControlTools<'_> {
         &self,
         source: &Source,
         before: Option<(Time, ArtifactId)>,
-    ) -> Result<Rows<Artifact>, ControlError> {
+    ) -> Result<Page<Artifact>, ControlError> {
         match source {
-            Source::Session(id) => self.plane.session_artifacts(*id, before, ARTIFACTS_PER_PAGE).await,
-            Source::Run(id) => self.plane.run_artifacts(*id, before, ARTIFACTS_PER_PAGE).await,
+            Source::Session(id) => self.plane.session_artifacts(*id, before).await,
+            Source::Run(id) => self.plane.run_artifacts(*id, before).await,
         }
     }
 }

@@ -9,11 +9,6 @@ use mainspring_core::{Cursor, Event, Position, Rows, Run, RunId, SessionId};
 use crate::bounds::{self, PageBudget, text_page};
 use crate::{ControlTools, Input, invalid, limit, run_id};
 
-/// The number of artifacts that are read with a run. `inspect_agent_artifacts` reads all of them.
-const RUN_ARTIFACTS: usize = 50;
-/// The number of events that are read at once.
-const EVENTS_PER_PAGE: usize = 500;
-
 impl ControlTools<'_> {
     pub(crate) async fn get(&self, input: Input<GetRun>) -> Result<RunDetails, ControlError> {
         let input = input?;
@@ -26,7 +21,8 @@ impl ControlTools<'_> {
         let run = self.plane.run_get(run_id(&input.run_id)?).await?;
         let (id, session) = (run.id, run.session);
         let delegations = self.plane.run_delegations(id).await?;
-        let artifacts = self.plane.run_artifacts(id, None, RUN_ARTIFACTS).await?;
+        // `inspect_agent_artifacts` reads all of them.
+        let artifacts = self.plane.run_artifacts(id, None).await?;
         let mut run = self.run_form(run).await?;
         let texts = [&mut run.input.prompt, &mut run.final_text];
         let next_text_offset = text_page(texts, input.text_offset.unwrap_or(0));
@@ -96,7 +92,7 @@ impl ControlTools<'_> {
             return Ok((last, false));
         }
         loop {
-            let page = self.plane.run_events(run, after, Some(EVENTS_PER_PAGE)).await?;
+            let page = self.plane.run_events(run, after).await?;
             let is_wanted = |event: &Event| before.is_none_or(|end| event.cursor < end);
             let is_end = page.items.last().is_some_and(|event| !is_wanted(event));
             last.extend(page.items.into_iter().take_while(is_wanted));

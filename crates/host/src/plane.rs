@@ -43,9 +43,9 @@ fn control_error(error: &Error) -> ControlError {
     ControlError::new(error.code().to_owned(), error.to_string())
 }
 
-/// Selects the first `limit` artifacts that are older than `before`.
-fn artifact_query(before: Option<(Time, ArtifactId)>, limit: usize) -> ArtifactListQuery {
-    ArtifactListQuery { limit: Some(limit), before: before.map(|(at, id)| format!("{}.{id}", at.0)) }
+/// Selects the first artifacts that are older than `before`.
+fn artifact_query(before: Option<(Time, ArtifactId)>) -> ArtifactListQuery {
+    ArtifactListQuery { limit: None, before: before.map(|(at, id)| format!("{}.{id}", at.0)) }
 }
 
 #[async_trait]
@@ -98,12 +98,9 @@ impl ControlPlane for LinkPlane<'_> {
         &self,
         session: SessionId,
         before: Option<(Time, ArtifactId)>,
-        limit: usize,
-    ) -> Result<Rows<Artifact>, ControlError> {
-        let query = &artifact_query(before, limit);
-        let page =
-            self.ask(|client| async move { client.session_artifacts(&session.to_string(), query).await });
-        Ok(page.await?.rows())
+    ) -> Result<Page<Artifact>, ControlError> {
+        let query = &artifact_query(before);
+        self.ask(|client| async move { client.session_artifacts(&session.to_string(), query).await }).await
     }
 
     async fn run_create(&self, prompt: &Prompt) -> Result<Run, ControlError> {
@@ -156,19 +153,13 @@ impl ControlPlane for LinkPlane<'_> {
         &self,
         run: RunId,
         before: Option<(Time, ArtifactId)>,
-        limit: usize,
-    ) -> Result<Rows<Artifact>, ControlError> {
-        let query = &artifact_query(before, limit);
-        Ok(self.ask(|client| async move { client.run_artifacts(run, query).await }).await?.rows())
+    ) -> Result<Page<Artifact>, ControlError> {
+        let query = &artifact_query(before);
+        self.ask(|client| async move { client.run_artifacts(run, query).await }).await
     }
 
-    async fn run_events(
-        &self,
-        run: RunId,
-        after: Position,
-        limit: Option<usize>,
-    ) -> Result<Page<Event>, ControlError> {
-        let query = &EventsQuery::after(after, limit);
+    async fn run_events(&self, run: RunId, after: Position) -> Result<Page<Event>, ControlError> {
+        let query = &EventsQuery::after(after, None);
         self.ask(|client| async move { client.run_events_page(run, query).await }).await
     }
 

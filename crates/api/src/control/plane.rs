@@ -16,7 +16,8 @@ use crate::{
 
 /// Operations of the API on behalf of one owner.
 ///
-/// Prompts and delegations carry a client and request id, so that repeating them has no second effect.
+/// Prompts and delegations carry a client and request id, so that repeating them has no second effect. The server chooses
+/// the size of pages: it refuses a size beyond its limit.
 #[async_trait]
 pub trait ControlPlane: Send + Sync {
     /// Returns the owner that the operations act for.
@@ -48,13 +49,12 @@ pub trait ControlPlane: Send + Sync {
     /// Lists the bindings of a session, by adapter, newest generation first.
     async fn session_bindings(&self, session: SessionId) -> Result<Vec<Binding>, ControlError>;
 
-    /// Lists the artifacts of a session, newest first. `before`: only artifacts older than this artifact.
+    /// Reads a page of the artifacts of a session, newest first. `before`: only artifacts older than this artifact.
     async fn session_artifacts(
         &self,
         session: SessionId,
         before: Option<(Time, ArtifactId)>,
-        limit: usize,
-    ) -> Result<Rows<Artifact>, ControlError>;
+    ) -> Result<Page<Artifact>, ControlError>;
 
     /// Sends a prompt and returns the accepted run.
     async fn run_create(&self, prompt: &Prompt) -> Result<Run, ControlError>;
@@ -74,21 +74,15 @@ pub trait ControlPlane: Send + Sync {
     /// Reads an attempt.
     async fn attempt_get(&self, attempt: AttemptId) -> Result<Attempt, ControlError>;
 
-    /// Lists the artifacts of a run, newest first. `before`: only artifacts older than this artifact.
+    /// Reads a page of the artifacts of a run, newest first. `before`: only artifacts older than this artifact.
     async fn run_artifacts(
         &self,
         run: RunId,
         before: Option<(Time, ArtifactId)>,
-        limit: usize,
-    ) -> Result<Rows<Artifact>, ControlError>;
+    ) -> Result<Page<Artifact>, ControlError>;
 
-    /// Lists a page of a run's events after a position, oldest first.
-    async fn run_events(
-        &self,
-        run: RunId,
-        after: Position,
-        limit: Option<usize>,
-    ) -> Result<Page<Event>, ControlError>;
+    /// Reads a page of a run's events after a position, oldest first.
+    async fn run_events(&self, run: RunId, after: Position) -> Result<Page<Event>, ControlError>;
 
     /// Delegates work of a run that is executing.
     async fn run_delegate(&self, run: RunId, work: &Delegate) -> Result<Delegated, ControlError>;

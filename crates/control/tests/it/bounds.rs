@@ -115,3 +115,17 @@ async fn artifacts_of_every_attempt_are_listed() {
         assert_eq!(artifact["attemptId"], json!(attempt.id));
     }
 }
+
+#[tokio::test]
+async fn a_server_that_allows_only_small_pages_is_read_in_small_pages() {
+    let world = World::start_with(|options| options.limits.page = 3).await;
+    let run = world.run("s", "say now").await;
+    for _ in 0..5 {
+        let (by, new) = (SessionRef::Id(run.session), NewArtifact::default());
+        world.kernel.artifact_put(&world.me, &by, new, None, &mut &b"text"[..]).await.unwrap();
+    }
+    let read = world.call("get_agent_run", json!({"runId": run.id})).await;
+    assert!(read["events"].as_array().is_some_and(|events| events.len() > 3), "{read}");
+    let listed = world.call("inspect_agent_artifacts", json!({"sessionId": run.session})).await;
+    assert_eq!(listed["artifacts"].as_array().map(Vec::len), Some(5), "{listed}");
+}

@@ -43,12 +43,18 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) async fn start() -> Self {
+        Self::start_with(|_| {}).await
+    }
+
+    /// Starts a kernel whose options `change` has changed.
+    pub(crate) async fn start_with(change: impl FnOnce(&mut Options)) -> Self {
         let (artifacts, clock) = (tempfile::tempdir().unwrap(), Clock::manual(Time(1_800_000_000_000)));
-        let options = Options {
+        let mut options = Options {
             adapter: "script".into(),
             artifacts: Some(artifacts.path().into()),
             ..Options::default()
         };
+        change(&mut options);
         let store = Arc::new(MemoryStore::default());
         let adapters: Vec<Arc<dyn Adapter>> = vec![Arc::new(ScriptAdapter), Arc::new(ProfiledAdapter)];
         let kernel = Kernel::start(store, adapters, options, clock.clone(), Ids::seeded(1)).await;

@@ -91,10 +91,11 @@ impl KernelPlane {
         &self,
         of: ArtifactsOf,
         before: Option<(Time, ArtifactId)>,
-        limit: usize,
-    ) -> Result<Rows<Artifact>, Error> {
-        let query = ArtifactQuery { of, before, limit: Some(limit) };
-        self.kernel.artifact_list(&self.caller, query).await
+    ) -> Result<Page<Artifact>, Error> {
+        let query = ArtifactQuery { of, before, limit: None };
+        let found = self.kernel.artifact_list(&self.caller, query).await?;
+        let position = |artifact: &Artifact| format!("{}.{}", artifact.created_at.0, artifact.id);
+        Ok(self.kernel.page_of(found, None, position))
     }
 }
 
@@ -167,9 +168,8 @@ impl ControlPlane for KernelPlane {
         &self,
         session: SessionId,
         before: Option<(Time, ArtifactId)>,
-        limit: usize,
-    ) -> Result<Rows<Artifact>, ControlError> {
-        let found = self.artifacts(ArtifactsOf::Session(SessionRef::Id(session)), before, limit).await;
+    ) -> Result<Page<Artifact>, ControlError> {
+        let found = self.artifacts(ArtifactsOf::Session(SessionRef::Id(session)), before).await;
         self.audit_read("session_artifacts", &session, found)
     }
 
@@ -210,21 +210,15 @@ impl ControlPlane for KernelPlane {
         &self,
         run: RunId,
         before: Option<(Time, ArtifactId)>,
-        limit: usize,
-    ) -> Result<Rows<Artifact>, ControlError> {
-        let found = self.artifacts(ArtifactsOf::Run(run), before, limit).await;
+    ) -> Result<Page<Artifact>, ControlError> {
+        let found = self.artifacts(ArtifactsOf::Run(run), before).await;
         self.audit_read("run_artifacts", &run, found)
     }
 
-    async fn run_events(
-        &self,
-        run: RunId,
-        after: Position,
-        limit: Option<usize>,
-    ) -> Result<Page<Event>, ControlError> {
-        let events = self.kernel.run_events(&self.caller, run, after.cursor, limit).await;
+    async fn run_events(&self, run: RunId, after: Position) -> Result<Page<Event>, ControlError> {
+        let events = self.kernel.run_events(&self.caller, run, after.cursor, None).await;
         let events = self.audit_read("run_events", &run, events)?;
-        Ok(self.kernel.page_of(events, limit, |event| event.position().to_string()))
+        Ok(self.kernel.page_of(events, None, |event| event.position().to_string()))
     }
 
     async fn run_delegate(&self, run: RunId, work: &Delegate) -> Result<Delegated, ControlError> {
