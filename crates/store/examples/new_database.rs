@@ -37,6 +37,12 @@ fn main() {
     while let Some(row) = rows.next().unwrap() {
         println!("\n{};", row.get::<_, String>(0).unwrap());
     }
-    println!("\nINSERT INTO meta VALUES ('searched', 0);");
+    println!();
+    let mut meta = database.prepare("SELECT name, value FROM meta ORDER BY name").unwrap();
+    let mut rows = meta.query([]).unwrap();
+    while let Some(row) = rows.next().unwrap() {
+        let (name, value): (String, i64) = (row.get(0).unwrap(), row.get(1).unwrap());
+        println!("INSERT INTO meta VALUES ('{name}', {value});");
+    }
     println!("INSERT INTO wal_token VALUES (1, x'4D53505257414C31', randomblob(16), zeroblob(16), 0);");
 }

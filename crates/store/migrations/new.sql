@@ -1,4 +1,4 @@
--- The tables of a new database, as the migrations up to 0029 leave them.
+-- The tables of a new database, as the migrations up to 0065 leave them.
 -- Made by: cargo run -p mainspring-store --example new_database > crates/store/migrations/new.sql
 
 CREATE TABLE meta (
@@ -29,7 +29,7 @@ CREATE TABLE sessions (
   created_at_ms INTEGER NOT NULL,
   updated_at_ms INTEGER NOT NULL,
   last_activity_at_ms INTEGER NOT NULL, org_id TEXT, visibility TEXT NOT NULL DEFAULT 'private'
-  CHECK (visibility = 'private' OR (visibility = 'org' AND org_id IS NOT NULL)), model TEXT, system_prompt TEXT, model_options TEXT, pinned INTEGER NOT NULL DEFAULT 0 CHECK (pinned = 0 OR pinned = 1), title_source TEXT, forked_from_session_id BLOB, forked_from_message_id BLOB, base_line INTEGER, base_pos INTEGER, searched_title TEXT, searched_row INTEGER, checksum INTEGER,
+  CHECK (visibility = 'private' OR (visibility = 'org' AND org_id IS NOT NULL)), model TEXT, system_prompt TEXT, model_options TEXT, pinned INTEGER NOT NULL DEFAULT 0 CHECK (pinned = 0 OR pinned = 1), title_source TEXT, forked_from_session_id BLOB, forked_from_message_id BLOB, base_line INTEGER, base_pos INTEGER, searched_title TEXT, searched_row INTEGER, checksum INTEGER, rules TEXT, tools TEXT, idle_unload_ms INTEGER CHECK (idle_unload_ms >= 0), labels TEXT,
   CHECK ((external_ref_kind IS NULL) = (external_ref_id IS NULL)),
   CHECK ((legacy_client_scope IS NULL) = (legacy_session_key IS NULL)),
   CHECK ((tip_line IS NULL) = (tip_pos IS NULL))
@@ -76,7 +76,7 @@ CREATE TABLE runs (
   cost_nanos INTEGER NOT NULL,
   started_at_ms INTEGER,
   completed_at_ms INTEGER,
-  updated_at_ms INTEGER NOT NULL, steers INTEGER CHECK (steers = 1), merged_into_run_id BLOB CHECK (length(merged_into_run_id) = 16), budget TEXT, checksum INTEGER, state_checksum INTEGER, output TEXT, retried_at_ms INTEGER, system_prompt_hash TEXT,
+  updated_at_ms INTEGER NOT NULL, steers INTEGER CHECK (steers = 1), merged_into_run_id BLOB CHECK (length(merged_into_run_id) = 16), budget TEXT, checksum INTEGER, state_checksum INTEGER, output TEXT, retried_at_ms INTEGER, system_prompt_hash TEXT, goals TEXT, tasks TEXT,
   CHECK ((pen_line IS NULL) = (pen_pos IS NULL))
 ) STRICT;
 
@@ -123,7 +123,7 @@ CREATE TABLE run_attempts (
   cancellation_acknowledged_at_ms INTEGER,
   created_at_ms INTEGER NOT NULL,
   started_at_ms INTEGER,
-  completed_at_ms INTEGER, retry_reason TEXT, sandbox TEXT, left_running TEXT, adapter_instance_id TEXT, adapter_native_run_id TEXT, metadata_json TEXT, checksum INTEGER,
+  completed_at_ms INTEGER, retry_reason TEXT, sandbox TEXT, left_running TEXT, adapter_instance_id TEXT, adapter_native_run_id TEXT, metadata_json TEXT, checksum INTEGER, checkpoint_artifact_id BLOB,
   PRIMARY KEY (run_id, attempt_no)
 ) STRICT, WITHOUT ROWID;
 
@@ -176,7 +176,7 @@ CREATE TABLE messages (
   cache_write_tokens INTEGER,
   cost_nanos INTEGER,
   created_at_ms INTEGER NOT NULL,
-  content TEXT NOT NULL, checksum INTEGER,
+  content TEXT NOT NULL, checksum INTEGER, agent TEXT, external_id TEXT,
   CHECK ((line IS NULL) = (pos IS NULL))
 ) STRICT;
 
@@ -269,7 +269,7 @@ CREATE TABLE api_keys (
   created_at_ms INTEGER NOT NULL,
   expires_at_ms INTEGER,
   revoked_at_ms INTEGER
-, folders TEXT) STRICT, WITHOUT ROWID;
+, folders TEXT, adapters TEXT, models TEXT, tools TEXT, spend_per_day_nanos INTEGER CHECK (spend_per_day_nanos >= 0)) STRICT, WITHOUT ROWID;
 
 CREATE VIRTUAL TABLE search_messages USING fts5(text, content = '', contentless_delete = 1, tokenize = 'ascii');
 
@@ -344,7 +344,7 @@ CREATE TABLE steps (
   started_at_ms INTEGER NOT NULL,
   first_piece_at_ms INTEGER,
   completed_at_ms INTEGER NOT NULL,
-  private TEXT, checksum INTEGER,
+  private TEXT, checksum INTEGER, prompt_digest_id BLOB, input_hash TEXT, raw TEXT,
   PRIMARY KEY (run_id, step_no, step_id)
 ) STRICT, WITHOUT ROWID;
 
@@ -384,6 +384,121 @@ CREATE TABLE lost_events (
   until_seq INTEGER NOT NULL     -- new events come after this one
 ) STRICT;
 
+CREATE TABLE histories (
+  id INTEGER PRIMARY KEY,
+  token TEXT NOT NULL UNIQUE,
+  after_seq INTEGER NOT NULL
+);
+
+CREATE TABLE owner_usage (
+  owner_id TEXT PRIMARY KEY,
+  bytes INTEGER NOT NULL,       -- of messages, as stored, and of artifacts
+  artifacts INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE owners (
+  owner_id TEXT PRIMARY KEY,
+  org_id TEXT,
+  claimed_at_ms INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE native_owners (
+  adapter_id TEXT NOT NULL,
+  adapter_native_session_id TEXT NOT NULL,
+  owner_id TEXT NOT NULL, native_key TEXT NOT NULL DEFAULT '',
+  PRIMARY KEY (adapter_id, adapter_native_session_id)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE key_spend (
+  key_id BLOB NOT NULL CHECK (length(key_id) = 16),
+  day INTEGER NOT NULL,
+  cost_nanos INTEGER NOT NULL,
+  at_least INTEGER NOT NULL CHECK (at_least IN (0, 1)),
+  PRIMARY KEY (key_id, day)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE owner_state_versions (
+  owner_id TEXT PRIMARY KEY,
+  version INTEGER NOT NULL
+, keys INTEGER NOT NULL DEFAULT 0) STRICT, WITHOUT ROWID;
+
+CREATE TABLE event_blocks (
+  owner_id TEXT NOT NULL,
+  word TEXT NOT NULL,
+  block INTEGER NOT NULL,       -- event_seq >> 11
+  PRIMARY KEY (owner_id, word, block)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE state_history (
+  place TEXT NOT NULL,          -- the id of a session or a run, or 'owner:' and the name of an owner
+  key TEXT NOT NULL,
+  version INTEGER NOT NULL CHECK (version > 0),
+  change TEXT NOT NULL,         -- as JSON
+  checksum INTEGER,
+  PRIMARY KEY (place, key, version)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE webhooks (
+  webhook_id BLOB PRIMARY KEY CHECK (length(webhook_id) = 16),
+  owner_id TEXT NOT NULL,
+  webhook_json TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE dead_letters (
+  webhook_id BLOB NOT NULL REFERENCES webhooks(webhook_id),
+  event_seq INTEGER NOT NULL,
+  letter_json TEXT NOT NULL,
+  PRIMARY KEY (webhook_id, event_seq)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE step_inputs (
+  session_id BLOB NOT NULL CHECK (length(session_id) = 16),
+  hash TEXT NOT NULL CHECK (length(hash) = 64),
+  input TEXT NOT NULL,
+  PRIMARY KEY (session_id, hash)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE goal_types (
+  owner_id TEXT NOT NULL,
+  name TEXT NOT NULL,
+  type_json TEXT NOT NULL,
+  created_at_ms INTEGER NOT NULL,
+  updated_at_ms INTEGER NOT NULL,
+  PRIMARY KEY (owner_id, name)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE feedback (
+  session_id BLOB NOT NULL REFERENCES sessions(session_id),
+  message_id BLOB NOT NULL CHECK (length(message_id) = 16),
+  owner_id TEXT NOT NULL,
+  feedback_json TEXT NOT NULL,
+  PRIMARY KEY (session_id, message_id, owner_id)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE pins (
+  owner_id TEXT NOT NULL,
+  session_id BLOB NOT NULL REFERENCES sessions(session_id),
+  pinned_at_ms INTEGER NOT NULL,
+  PRIMARY KEY (owner_id, session_id)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE inherited_artifacts (
+  session_id BLOB NOT NULL REFERENCES sessions(session_id),
+  artifact_id BLOB NOT NULL CHECK (length(artifact_id) = 16),
+  content_hash TEXT,
+  size_bytes INTEGER,
+  artifact_json TEXT NOT NULL,
+  PRIMARY KEY (session_id, artifact_id)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE edge_records (
+  kind TEXT NOT NULL,
+  scope TEXT NOT NULL,
+  record_id TEXT NOT NULL,
+  body TEXT NOT NULL,
+  PRIMARY KEY (kind, scope, record_id)
+) STRICT, WITHOUT ROWID;
+
 CREATE UNIQUE INDEX sessions_key_uq ON sessions(owner_id, key)
   WHERE key IS NOT NULL AND status <> 'deleted';
 
@@ -412,10 +527,6 @@ CREATE UNIQUE INDEX runs_live_uq ON runs(session_id, CASE status WHEN 'queued' T
 CREATE UNIQUE INDEX adapter_bindings_one_active_uq ON adapter_bindings(session_id, adapter_id)
   WHERE status = 'active';
 
-CREATE UNIQUE INDEX run_attempts_one_live_uq ON run_attempts(run_id)
-  WHERE status <> 'succeeded' AND status <> 'failed' AND status <> 'cancelled' AND status <> 'timed_out'
-    AND status <> 'orphaned';
-
 CREATE INDEX events_session_idx ON events(session_id, event_seq);
 
 CREATE INDEX lines_session_idx ON lines(session_id);
@@ -440,9 +551,6 @@ CREATE INDEX api_keys_recent_idx ON api_keys(created_at_ms, key_id);
 CREATE INDEX api_keys_org_idx ON api_keys(org_id, created_at_ms, key_id) WHERE org_id IS NOT NULL;
 
 CREATE INDEX api_keys_owner_idx ON api_keys(owner_id);
-
-CREATE INDEX sessions_pinned_idx ON sessions(owner_id, last_activity_at_ms, session_id)
-  WHERE pinned = 1 AND status <> 'deleted';
 
 CREATE INDEX sessions_forks_idx ON sessions(forked_from_session_id) WHERE forked_from_session_id IS NOT NULL;
 
@@ -479,6 +587,27 @@ CREATE UNIQUE INDEX adapter_bindings_native_uq ON adapter_bindings(adapter_id, a
   WHERE adapter_native_session_id IS NOT NULL AND status = 'active';
 
 CREATE INDEX grants_created_idx ON grants(created_at_ms, grant_id);
+
+CREATE INDEX run_attempts_id_idx ON run_attempts(attempt_id);
+
+CREATE INDEX native_owners_key_idx ON native_owners(native_key, owner_id);
+
+CREATE INDEX runs_status_idx ON runs(owner_id, status, created_at_ms, run_id)
+  WHERE status = 'failed' OR status = 'cancelled' OR status = 'timed_out' OR status = 'orphaned';
+
+CREATE INDEX artifacts_undecided_idx ON artifacts(created_at_ms, artifact_id)
+WHERE kind = 'memory_candidate' AND metadata_json ->> '$.decision' IS NULL;
+
+CREATE INDEX webhooks_owner_idx ON webhooks(owner_id);
+
+CREATE INDEX runs_planned_idx ON runs(session_id, run_no) WHERE goals IS NOT NULL OR tasks IS NOT NULL;
+
+CREATE INDEX pins_session_idx ON pins(session_id);
+
+CREATE INDEX inherited_artifacts_id_idx ON inherited_artifacts(artifact_id);
+
+CREATE INDEX inherited_artifacts_hash_idx ON inherited_artifacts(content_hash, size_bytes)
+  WHERE content_hash IS NOT NULL;
 
 CREATE VIEW omi_sessions AS
 SELECT
@@ -540,34 +669,6 @@ SELECT
   -- Not a column of the original.
   invalidation_reason
 FROM adapter_bindings;
-
-CREATE VIEW omi_run_attempts AS
-SELECT
-  'att_' || nullif(lower(hex(attempt_id)), '') AS attempt_id,
-  'run_' || lower(hex(run_id)) AS run_id,
-  attempt_no,
-  status,
-  adapter_id,
-  coalesce(adapter_instance_id, 'node_' || lower(hex(node_id))) AS adapter_instance_id,
-  'node_' || lower(hex(node_id)) AS runtime_node_id,
-  'bind_' || nullif(lower(hex(binding_id)), '') AS binding_id,
-  adapter_native_run_id,
-  'att_' || nullif(lower(hex(resume_from_attempt_id)), '') AS resume_from_attempt_id,
-  NULL AS checkpoint_artifact_id,
-  retry_reason,
-  retryable,
-  cancellation_requested_at_ms,
-  cancellation_dispatched_at_ms,
-  cancellation_acknowledged_at_ms,
-  started_at_ms,
-  completed_at_ms,
-  error_code,
-  error_message,
-  coalesce(metadata_json, '{}') AS metadata_json,
-  created_at_ms,
-  coalesce(completed_at_ms, cancellation_acknowledged_at_ms, cancellation_dispatched_at_ms,
-    cancellation_requested_at_ms, started_at_ms, created_at_ms) AS updated_at_ms
-FROM run_attempts;
 
 CREATE VIEW omi_events AS
 SELECT
@@ -692,9 +793,114 @@ FROM (
 ) AS r
 JOIN sessions AS s ON s.session_id = r.session_id AND s.status <> 'deleted';
 
+CREATE VIEW omi_run_attempts AS
+SELECT
+  'att_' || nullif(lower(hex(attempt_id)), '') AS attempt_id,
+  'run_' || lower(hex(run_id)) AS run_id,
+  attempt_no,
+  status,
+  adapter_id,
+  coalesce(adapter_instance_id, 'node_' || lower(hex(node_id))) AS adapter_instance_id,
+  'node_' || lower(hex(node_id)) AS runtime_node_id,
+  'bind_' || nullif(lower(hex(binding_id)), '') AS binding_id,
+  adapter_native_run_id,
+  'att_' || nullif(lower(hex(resume_from_attempt_id)), '') AS resume_from_attempt_id,
+  'art_' || nullif(lower(hex(checkpoint_artifact_id)), '') AS checkpoint_artifact_id,
+  retry_reason,
+  retryable,
+  cancellation_requested_at_ms,
+  cancellation_dispatched_at_ms,
+  cancellation_acknowledged_at_ms,
+  started_at_ms,
+  completed_at_ms,
+  error_code,
+  error_message,
+  coalesce(metadata_json, '{}') AS metadata_json,
+  created_at_ms,
+  coalesce(completed_at_ms, cancellation_acknowledged_at_ms, cancellation_dispatched_at_ms,
+    cancellation_requested_at_ms, started_at_ms, created_at_ms) AS updated_at_ms
+FROM run_attempts;
+
 CREATE TRIGGER artifacts_loose AFTER DELETE ON artifacts WHEN old.content_hash IS NOT NULL BEGIN
   INSERT OR IGNORE INTO blobs_loose VALUES (old.content_hash);
 END;
 
+CREATE TRIGGER artifact_added AFTER INSERT ON artifacts BEGIN
+  INSERT INTO owner_usage (owner_id, bytes, artifacts)
+  SELECT owner_id, coalesce(NEW.size_bytes, 0), 1 FROM sessions WHERE session_id = NEW.session_id
+  ON CONFLICT (owner_id) DO UPDATE SET bytes = bytes + excluded.bytes, artifacts = artifacts + 1;
+END;
+
+CREATE TRIGGER artifact_removed AFTER DELETE ON artifacts BEGIN
+  UPDATE owner_usage SET bytes = bytes - coalesce(OLD.size_bytes, 0), artifacts = artifacts - 1
+  WHERE owner_id = (SELECT owner_id FROM sessions WHERE session_id = OLD.session_id);
+END;
+
+CREATE TRIGGER run_history_removed AFTER DELETE ON runs BEGIN
+  DELETE FROM state_history WHERE place = 'run_' || lower(hex(OLD.run_id));
+END;
+
+CREATE TRIGGER session_history_removed AFTER DELETE ON sessions BEGIN
+  DELETE FROM state_history WHERE place = 'ses_' || lower(hex(OLD.session_id));
+END;
+
+CREATE TRIGGER session_feedback_removed BEFORE DELETE ON sessions BEGIN
+  DELETE FROM feedback WHERE session_id = OLD.session_id;
+END;
+
+CREATE TRIGGER session_pins_removed BEFORE DELETE ON sessions BEGIN
+  DELETE FROM pins WHERE session_id = OLD.session_id;
+END;
+
+CREATE TRIGGER inherited_artifacts_loose AFTER DELETE ON inherited_artifacts WHEN old.content_hash IS NOT NULL BEGIN
+  INSERT OR IGNORE INTO blobs_loose VALUES (old.content_hash);
+END;
+
+CREATE TRIGGER message_changed AFTER UPDATE OF content ON messages
+WHEN OLD.id <= (SELECT value FROM meta WHERE name = 'messages_counted') BEGIN
+  UPDATE owner_usage SET bytes = bytes + octet_length(NEW.content) - octet_length(OLD.content)
+  WHERE owner_id = (SELECT owner_id FROM sessions WHERE session_id = NEW.session_id);
+END;
+
+CREATE TRIGGER message_removed AFTER DELETE ON messages
+WHEN OLD.id <= (SELECT value FROM meta WHERE name = 'messages_counted') BEGIN
+  UPDATE owner_usage SET bytes = bytes - octet_length(OLD.content)
+  WHERE owner_id = (SELECT owner_id FROM sessions WHERE session_id = OLD.session_id);
+  UPDATE meta SET value = coalesce((SELECT max(id) FROM messages WHERE id < OLD.id), 0)
+  WHERE name = 'messages_counted' AND value = OLD.id;
+END;
+
+CREATE TRIGGER session_removed BEFORE DELETE ON sessions BEGIN
+  UPDATE owner_usage SET bytes = bytes - (
+    SELECT coalesce(sum(octet_length(m.content)), 0)
+    FROM lines AS l JOIN messages AS m ON m.line = l.line
+    WHERE l.session_id = OLD.session_id AND m.session_id = OLD.session_id
+      AND m.id <= (SELECT value FROM meta WHERE name = 'messages_counted')
+  )
+  WHERE owner_id = OLD.owner_id;
+END;
+
+CREATE TRIGGER run_attempts_one_live_added BEFORE INSERT ON run_attempts
+WHEN NEW.status <> 'succeeded' AND NEW.status <> 'failed' AND NEW.status <> 'cancelled' AND NEW.status <> 'timed_out'
+  AND NEW.status <> 'orphaned' AND EXISTS (
+    SELECT 1 FROM run_attempts WHERE run_id = NEW.run_id AND attempt_no <> NEW.attempt_no
+      AND status <> 'succeeded' AND status <> 'failed' AND status <> 'cancelled' AND status <> 'timed_out'
+      AND status <> 'orphaned')
+BEGIN
+  SELECT raise(ABORT, 'another attempt of the run is live');
+END;
+
+CREATE TRIGGER run_attempts_one_live_changed BEFORE UPDATE OF run_id, attempt_no, status ON run_attempts
+WHEN NEW.status <> 'succeeded' AND NEW.status <> 'failed' AND NEW.status <> 'cancelled' AND NEW.status <> 'timed_out'
+  AND NEW.status <> 'orphaned' AND EXISTS (
+    SELECT 1 FROM run_attempts WHERE run_id = NEW.run_id AND attempt_no <> OLD.attempt_no
+      AND status <> 'succeeded' AND status <> 'failed' AND status <> 'cancelled' AND status <> 'timed_out'
+      AND status <> 'orphaned')
+BEGIN
+  SELECT raise(ABORT, 'another attempt of the run is live');
+END;
+
+INSERT INTO meta VALUES ('messages_counted', 0);
 INSERT INTO meta VALUES ('searched', 0);
+INSERT INTO meta VALUES ('searched_untagged', 0);
 INSERT INTO wal_token VALUES (1, x'4D53505257414C31', randomblob(16), zeroblob(16), 0);

@@ -61,7 +61,7 @@ const MIGRATIONS: &[(u32, &str)] = &[
 /// The last migration that `migrations/new.sql` contains, and the file itself. A new database is created from the file:
 /// applying these migrations one by one would parse the whole schema after each changed table. Later migrations are
 /// applied to a new database as to any other.
-const NEW: (u32, &str) = (29, include_str!("../../migrations/new.sql"));
+const NEW: (u32, &str) = (65, include_str!("../../migrations/new.sql"));
 
 /// The schema version this program writes.
 pub const SCHEMA_VERSION: u32 = MIGRATIONS[MIGRATIONS.len() - 1].0;
@@ -81,11 +81,12 @@ pub(super) fn migrate_until(connection: &mut Connection, last: u32, now: Time) -
         "CREATE TABLE IF NOT EXISTS schema_migrations (version INTEGER PRIMARY KEY, applied_at_ms INTEGER NOT NULL) STRICT",
     )?;
     let applied = version(&transaction)?;
-    if applied == 0 {
+    let is_new = applied == 0 && last >= NEW.0;
+    if is_new {
         transaction.execute_batch(NEW.1)?;
     }
     for (version, sql) in MIGRATIONS.iter().filter(|(version, _)| (applied + 1..=last).contains(version)) {
-        if applied > 0 || *version > NEW.0 {
+        if !is_new || *version > NEW.0 {
             transaction.execute_batch(sql)?;
         }
         transaction.execute("INSERT INTO schema_migrations VALUES (?1, ?2)", (version, now.0))?;

@@ -113,7 +113,8 @@ pub(super) fn open_writer(path: &Path, options: &SqliteOptions, now: Time) -> Re
     let fail = |error| failed(path, error);
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut connection = Connection::open_with_flags(path, flags).map_err(fail)?;
-    connection.execute_batch("PRAGMA busy_timeout = 5000").map_err(fail)?;
+    // SQLite forgets the parsed schema when `temp_store` changes after the check has used a temporary table.
+    connection.execute_batch("PRAGMA busy_timeout = 5000; PRAGMA temp_store = MEMORY").map_err(fail)?;
     // Checked on the write connection: another connection would parse the schema once more. If the check fails, closing
     // the connection changes nothing, since the WAL has no transaction.
     if matches!(found, Some(Wal::Absent | Wal::Empty)) {
@@ -202,7 +203,6 @@ fn configure(connection: &Connection, options: &SqliteOptions) -> rusqlite::Resu
          PRAGMA foreign_keys = ON;
          PRAGMA wal_autocheckpoint = 16000;
          PRAGMA journal_size_limit = 67108864;
-         PRAGMA temp_store = MEMORY;
          PRAGMA cache_size = -16384;"
     ))
 }
