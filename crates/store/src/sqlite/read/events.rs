@@ -37,6 +37,9 @@ macro_rules! select_events {
     };
 }
 
+/// The number of events that a page has room for from the beginning. A list that grows copies the events it holds.
+const RESERVED_EVENTS: usize = 256;
+
 pub(in super::super) fn events_after(
     connection: &Connection,
     session: SessionId,
@@ -64,10 +67,12 @@ pub(in super::super) fn events_after(
     let mut statement = prepare(connection, sql).map_err(|error| read_error(&error))?;
     let params = params![session.bytes(), after, blob(run), sql_limit(limit)];
     let mut rows = statement.query(params).map_err(|error| read_error(&error))?;
-    let mut events = vec![];
+    let mut events = Vec::with_capacity(limit.min(RESERVED_EVENTS));
     while let Some(row) = rows.next().map_err(|error| read_error(&error))? {
         events.push(reader.event_or_damage(row)?);
     }
+    // A reader that has caught up reads few events and may keep them for long.
+    events.shrink_to_fit();
     Ok(events)
 }
 
