@@ -37,7 +37,7 @@ struct Agent {
     features: Vec<String>,
     asked: u64,
     opened: u64,
-    /// The native sessions in memory.
+    /// Native sessions that this process has open.
     open: HashSet<String>,
     /// Whether it requires authentication.
     locked: bool,
@@ -270,7 +270,8 @@ impl Agent {
         }
     }
 
-    /// The error of a prompt `missing ERROR` to a session that another process opened; `vanish` ends the process.
+    /// A prompt `missing ERROR` in a session of another process fails with that error; `vanish` in one ends
+    /// the process.
     fn misses(&self, session: &str, params: &Value) -> Option<&'static str> {
         let text = params["prompt"].as_array().unwrap().last().unwrap()["text"].as_str()?;
         if self.open.contains(session) {

@@ -18,8 +18,8 @@ pub struct AuditRecord {
     pub at_ms: Time,
     /// The kind of the record.
     pub kind: AuditKind,
-    /// The operation: its id in the HTTP API, or `-` if the request named none. Decisions: `approval`; records of the log
-    /// about itself: `audit_…`.
+    /// The operation: its id in the HTTP API, or `-` if the request named none. Decisions: `approval`;
+    /// sign-ins: `sign_in`; records of the log about itself: `audit_…`.
     pub operation: String,
     /// The party that acted.
     pub by: AuditActor,

@@ -11,7 +11,7 @@ pub struct SessionCard {
     /// The run that is executed or waits, with its open wait. Absent if there is none, or if it is the latest run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub active_run: Option<Box<Run>>,
-    /// The last line or tool call of the run that has not ended, else of the active path. Absent if there is none.
+    /// The last text line or tool call of the unended run, else of the active path. Absent if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last: Option<CardLine>,
     /// The first line of the latest run's prompt, shortened, by which people recognise the session. Absent if the

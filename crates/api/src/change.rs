@@ -12,7 +12,7 @@ pub struct ChangesQuery {
     /// large.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
-    /// Only messages above this depth: the `next` of the previous page.
+    /// Only messages of less depth: the `next` of the previous page.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub before: Option<u32>,
 }

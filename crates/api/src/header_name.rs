@@ -4,7 +4,7 @@
 pub const OWNER: &str = "mainspring-owner";
 /// The host whose tools the agents of a run call.
 pub const HOST: &str = "mainspring-host";
-/// The history of the stored events, in answers that have positions.
+/// The history of the stored events, in answers about resources.
 pub const HISTORY: &str = "mainspring-history";
 /// Makes a repeated request idempotent.
 pub const IDEMPOTENCY_KEY: &str = "idempotency-key";

@@ -382,7 +382,7 @@ fn all_tools() -> Vec<String> {
     AgentDefinition::new("", 1).tools
 }
 
-/// Defines an item that a form of this file reads, to be the element of a list or an option.
+/// Defines a type that a form of this file reads, for elements of lists and for options.
 macro_rules! items {
     ($($name:ident($type:ty) by $form:literal;)*) => {
         $(

@@ -259,7 +259,8 @@ pub struct SessionDetails {
     #[serde(default)]
     #[cfg_attr(feature = "schema", schema(required = true))]
     pub live_status: LiveStatus,
-    /// The number of the last model call of the active run; 0 before its first. Absent if no run is active.
+    /// The number of the active run's last model call with an answer; 0 before that. Absent if no run is
+    /// active.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub current_step: Option<u32>,
     /// Tokens and cost of all runs of the session, on every branch.
@@ -268,7 +269,8 @@ pub struct SessionDetails {
     pub usage: Usage,
 }
 
-/// Changes to a session. An absent field stays as it is, null clears it.
+/// Changes to a session. An absent field stays as it is. Null clears a field, but leaves `status`, `pinned`,
+/// `visibility` and `agentDefinition` as they are.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -383,8 +385,8 @@ pub struct Snapshot {
     pub partial: Vec<OpenText>,
     /// The current position of the session's event stream.
     pub position: Position,
-    /// Damaged messages: their index is that among `messages`, or their number if the message is one of `pending`.
-    /// Absent if there is none.
+    /// Damaged messages: their index is that among `messages`, or the number of `messages` for one of
+    /// `pending`. Absent if there is none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub damaged: Vec<Damage>,
 }
@@ -450,7 +452,7 @@ pub struct MessageListQuery {
     /// The number of messages; 50 if not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
-    /// Only messages above this depth.
+    /// Only messages of less depth.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub before: Option<u32>,
 }

@@ -21,7 +21,7 @@ impl ControlTools<'_> {
         let run = self.plane.run_get(run_id(&input.run_id)?).await?;
         let (id, session) = (run.id, run.session);
         let delegations = self.plane.run_delegations(id).await?;
-        // `inspect_agent_artifacts` reads all of them.
+        // One page; `inspect_agent_artifacts` has all.
         let artifacts = self.plane.run_artifacts(id, None).await?;
         let mut run = self.run_form(run).await?;
         let texts = [&mut run.input.prompt, &mut run.final_text];

@@ -80,7 +80,7 @@ pub struct Attempt {
     /// When the attempt was created.
     #[serde(rename = "createdAtMs")]
     pub created_at: Time,
-    /// When the adapter took control.
+    /// When the agent could begin to work.
     #[serde(rename = "startedAtMs", skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Time>,
     /// When the attempt ended.
@@ -106,7 +106,7 @@ pub struct Cancellation {
 /// A command to an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
-    /// The adapter takes control.
+    /// The agent can work now.
     Open,
     /// Reports whether the stop signal reached the adapter.
     Dispatch {

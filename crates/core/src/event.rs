@@ -267,7 +267,7 @@ bodies! {
     }
     /// The run's prompt was merged into another run, which now works on both. The merged run ends together with it.
     "run.merged" => RunMerged { into_run_id: RunId }
-    /// The run was assigned to a worker.
+    /// A new attempt of the run starts.
     "run.starting" => RunStarting {}
     /// The agent is working.
     "run.running" => RunRunning {}
@@ -299,7 +299,7 @@ bodies! {
         #[serde(default, skip_serializing_if = "Option::is_none")] checkpoint_artifact_id: Option<ArtifactId>,
         #[serde(default, skip_serializing_if = "Option::is_none")] retry_reason: Option<RetryReason>,
     }
-    /// The adapter took control.
+    /// The agent can work now.
     "attempt.started" => AttemptStarted {}
     /// The agent's processes are confined, or not: the sandbox says which.
     "attempt.confined" => AttemptConfined { #[serde(flatten)] sandbox: Sandbox }
@@ -652,13 +652,14 @@ pub struct Close {
 #[serde(rename_all = "camelCase")]
 pub struct ToolEnd {
     /// The message that holds the result, or will hold it once all calls of its round have ended. Absent if the agent
-    /// keeps the result to itself.
+    /// keeps the result to itself, or if the attempt ended before the call did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message_id: Option<MessageId>,
     /// The result, as the agent sees it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub content: Vec<Block>,
-    /// How long the call ran, in milliseconds. Absent if it was not executed.
+    /// How long the call ran, in milliseconds. Absent if it was not executed, or if the attempt ended before
+    /// the call did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
 }

@@ -215,7 +215,7 @@ pub enum Command {
         /// The newest checkpoint of the run, if it was tried before.
         checkpoint: Option<ArtifactId>,
     },
-    /// The adapter of an attempt takes control.
+    /// The agent of an attempt can work now.
     Open {
         /// The attempt that reports it.
         by: AttemptId,

@@ -46,7 +46,7 @@ use mainspring_api::jsonl::{Code, LineIds, Reply, Request};
 use mainspring_core::RunStatus;
 use pipes::{Input, Output};
 
-/// The owner of lines without one, unless the host was started for another owner.
+/// The owner of lines without one, unless this process has another.
 pub const DEFAULT_OWNER: &str = "desktop-local-user";
 /// The surface kind of queries without one.
 const DEFAULT_SURFACE_KIND: &str = "legacy_jsonl";

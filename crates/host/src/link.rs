@@ -2,7 +2,7 @@
 //!
 //! The server is the process that owns the state directory, possibly this one. Another process can take over the state
 //! directory while a host is connected. The host does not notice: the holder of the [`Keeper`] supplies the next
-//! server. A server at another address is the same one when it answers again.
+//! server. A remote server is the same one when it answers again.
 
 use mainspring_client::{Client, Error};
 use mainspring_system::clock::Clock;
@@ -10,9 +10,9 @@ use tokio::sync::{mpsc, watch};
 
 /// Pause before this process connects to its own server again.
 const LOCAL_RETRY_DELAY_MS: u64 = 100;
-/// Pause before the server at another address is connected to again.
+/// Pause before a remote server is connected to again.
 const REMOTE_RETRY_DELAY_MS: u64 = 1_000;
-/// The number of times that a request is sent to the same server before it fails.
+/// The number of broken connections after which a request fails.
 const TRIES: u32 = 3;
 
 /// The server that follows when the connection to a server is lost.

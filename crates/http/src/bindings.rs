@@ -73,7 +73,7 @@ fn adopted(adoption: BindingAdoption) -> (String, Adopted) {
     (adapter, Adopted { native, cwd, system_prompt })
 }
 
-/// Binds a session to an existing native session of an agent, unless it already has a binding
+/// Binds a session to a native session of an agent, unless it has a binding of that adapter
 #[utoipa::path(
     post, path = "/v1/sessions/{session}/bindings", params(SessionPath), request_body = BindingAdoption,
     responses((status = 201, description = "The binding, which the next run uses", body = Binding)),
@@ -92,7 +92,7 @@ pub(super) async fn binding_adopt(
     Ok((StatusCode::CREATED, Json(http.kernel.binding_adopt(&caller, &by, &adapter, adopted).await?)))
 }
 
-/// Finds or creates a session and binds it to an existing native session of an agent, unless it already has a binding
+/// Finds or creates a session and binds it to a native session of an agent, unless it has a binding of that adapter
 #[utoipa::path(
     post, path = "/v1/adopt", request_body = SessionAdoption,
     responses(

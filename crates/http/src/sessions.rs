@@ -168,8 +168,8 @@ async fn with_view(
     })
 }
 
-/// Finds the session that has all of these names and passes the query's filters, whether or not it has a run. Finds
-/// nothing without names.
+/// Finds the session that has all of these names and passes the query's filters except `live`. Finds nothing
+/// without names.
 async fn find_by_names(
     http: &Http,
     caller: &Caller,

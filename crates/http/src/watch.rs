@@ -29,7 +29,7 @@ const HISTORY_HEADER: HeaderName = HeaderName::from_static(header_name::HISTORY)
 pub(super) struct RequestSlot(Arc<Mutex<Option<PoolPermit>>>);
 
 impl RequestSlot {
-    /// Releases the permit early: the request only waits from now on, and counts as a stream.
+    /// Releases the permit: early, if the request from now on only waits and counts as a stream.
     pub(super) fn release(&self) {
         self.0.lock().take();
     }

@@ -205,7 +205,7 @@ impl Ask {
     }
 }
 
-/// Tool calls of earlier attempts of a run.
+/// The tool calls of a run so far.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct EarlierCalls {
     /// Ids of the calls that were begun, ended or not.
@@ -274,7 +274,7 @@ impl From<DeltaError> for HandleError {
     }
 }
 
-/// The input of an attempt, as of its start.
+/// The input of an execution of an attempt, as of the start of the execution.
 #[derive(Debug, Clone)]
 pub struct Assignment {
     /// The session.

@@ -1,15 +1,15 @@
 //! Blobs: the bytes of artifacts, named by their hash.
 //!
 //! ```text
-//! staging/NODE/ID.part    being written              ─┐
-//! staging/NODE/HASH.ID    row may not be committed    │ left behind only by a crash, handled by a later start
+//! staging/NODE/ID.part    being written              ─┐ left behind by a crash or a failed removal,
+//! staging/NODE/HASH.ID    empty; row may be missing   │ handled by a later start or the hourly cleaning
 //! ab/abcdef…              complete and durable       ◀┘ in the same folder, or in an object store
 //! ```
 //!
-//! Bytes are durable before a row that refers to them is committed, and removed after the last such row is gone, so
-//! there is never a row without bytes. A writer claims the hash before it writes the bytes, and keeps the claim until the
-//! row is committed: meanwhile neither this process (`claims.rs`) nor another one that shares the store
-//! (`Store::blob_claim`) removes the bytes. Equal contents are stored once.
+//! Bytes are durable before a row that refers to them is committed, and removed after the last such row is
+//! gone, so there is never a row without bytes. A writer claims the hash before it places the bytes, and
+//! keeps the claim until the row is committed: meanwhile neither this process (`claims.rs`) nor another one
+//! that shares the store (`Store::blob_claim`) removes the bytes. Equal contents are stored once.
 //!
 //! Processes may share the folder, so each has a staging folder of its own, named by the id of the process.
 
@@ -66,7 +66,7 @@ pub struct StagedBlob {
 
 impl Drop for StagedBlob {
     fn drop(&mut self) {
-        // The file was moved away if the bytes were kept. The next start removes a leftover.
+        // Keeping the bytes may have moved the file. The next start removes a leftover.
         let _ = fs::remove_file(&self.part);
     }
 }
@@ -183,7 +183,7 @@ impl Blobs {
 
     /// Removes the marker of kept bytes, after their row was committed.
     pub async fn done(&self, kept: KeptBlob) {
-        // If the marker cannot be removed, the next start finds the row and removes the marker.
+        // If the marker cannot be removed, a later cleaning finds the row and removes the marker.
         let _ = tokio::fs::remove_file(&kept.marker).await;
     }
 

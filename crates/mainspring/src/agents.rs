@@ -271,7 +271,8 @@ fn control_server(config: &Config) -> McpServer {
     McpServer::Control { command, args: args.into() }
 }
 
-/// Finds the absolute path of a program, as the protocol requires, in the place where the agent itself would find it.
+/// Finds the absolute path of a program, which the protocol requires: by the agent's PATH, or for a command
+/// with `/` from the current folder.
 fn find_program(command: &str, adapter: &AdapterConfig) -> Result<PathBuf, String> {
     let path = adapter.env.as_ref().and_then(|env| env.get("PATH").map(OsString::from));
     let path = path.or_else(|| std::env::var_os("PATH")).unwrap_or_default();

@@ -50,9 +50,9 @@ pub(crate) async fn run(kernel: Kernel, command: Vec<String>) {
     }
 }
 
-/// Runs the command for all candidates. A candidate without a decision does not stop the others. A command
-/// that cannot be started does, and so does an error of the kernel. Returns the last reason why a candidate
-/// was not decided.
+/// Runs the command for all candidates. A candidate without a decision does not stop the others, nor does one
+/// whose text is missing or cannot be read. A command that cannot be started does, and so does any other
+/// error of the kernel. Returns the last reason why a candidate was not decided.
 async fn decide_all(kernel: &Kernel, command: &[String]) -> Result<(), String> {
     let (mut after, mut undecided) = (None, Ok(()));
     loop {

@@ -32,7 +32,7 @@ use crate::memory;
 pub struct Node {
     kernel: Kernel,
     agents: Agents,
-    /// The built-in store; `None` if an embedder replaced it.
+    /// The SQLite store; `None` if the node has another.
     sqlite: Option<Arc<SqliteStore>>,
     /// This process as a server of its cluster. If set, it owns the state directory instead of the node.
     member: Option<Arc<Member>>,
@@ -151,7 +151,7 @@ impl NodeBuilder {
         self
     }
 
-    /// Makes the node part of a cluster: `member` is this process as a server that is active or at work, and
+    /// Makes the node part of a cluster: `member` is this process as a server that may execute sessions, and
     /// `store` is the store that the server has opened.
     #[cfg(feature = "postgres")]
     pub fn member(mut self, member: Arc<Member>, store: mainspring_store::PostgresStore) -> Self {

@@ -19,8 +19,8 @@ use super::tables::Tables;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LineOrigin {
     pub(super) session: SessionId,
-    /// The number of the last event before the line was opened. For the line of a fork on an inherited line: the last
-    /// event before the fork was created.
+    /// The number of the last event before the line was opened. For a line that a fork opened on an inherited
+    /// line: the last event before the fork was created.
     pub(super) seq: i64,
 }
 

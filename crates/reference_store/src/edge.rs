@@ -1,4 +1,4 @@
-//! The records that the edges of other APIs keep.
+//! Records kept for other systems' APIs.
 
 use mainspring_kernel::store::{EdgeChange, EdgeRecord};
 

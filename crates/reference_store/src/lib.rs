@@ -107,7 +107,7 @@ impl MemoryStore {
         self.inner.lock().fails_owner_events = true;
     }
 
-    /// True until the read of an owner's events that [`Self::fail_owner_events`] makes fail.
+    /// True if the next read of an owner's events will fail.
     #[doc(hidden)]
     pub fn fails_owner_events(&self) -> bool {
         self.inner.lock().fails_owner_events

@@ -86,8 +86,8 @@ impl Tables {
         lines.chain(forks).filter(|point| point.line == id).map(|point| point.pos).max()
     }
 
-    /// Removes from each line of `session` that is still read the messages after the last one that a child line or fork
-    /// needs.
+    /// Trims each line of `session` that child lines or forks still need: removes the messages after the last
+    /// one that they need.
     fn trim(&mut self, session: SessionId) {
         let own = self.lines.iter().filter(|(id, _)| *id == session);
         let ends: Vec<(LineId, u32)> = own

@@ -29,8 +29,9 @@ impl Tables {
     ) -> Result<Vec<TreeState>, StoreError> {
         let created = self.seq_before_creation(session).unwrap_or(i64::MAX);
         let base = self.sessions.get(&session).and_then(|session| session.base);
-        // The inherited lines from the base to the root. Each has its last visible position, the session that opened
-        // it, and the opener and order of the next line towards `session` (for the base: `session` and its creation).
+        // The inherited lines from the base to the root. Each has its last visible position, the session that
+        // opened it, and the opener and `seq` of the next line towards `session` (for the base: `session` and
+        // its creation).
         let mut inherited = HashMap::new();
         let (mut beneath, mut root) = ((session, created), None);
         for range in ranges(base, |id| self.parent_of(id))?.iter().rev() {

@@ -184,7 +184,7 @@ impl Reading {
         let half_speed = self.time.plus(passed_ms / 2);
         match system >= half_speed {
             true => Self { time: system, elapsed_ms },
-            // The division drops an odd millisecond, so the next reading counts it again. Otherwise a clock that is
+            // The division drops an odd millisecond: the next reading counts it. Otherwise a clock that is
             // read every millisecond would stand still.
             false => Self { time: half_speed, elapsed_ms: elapsed_ms - passed_ms % 2 },
         }

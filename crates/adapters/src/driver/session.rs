@@ -35,7 +35,8 @@ impl SessionStart {
             Self::Resumed(interrupted) => interrupted,
             Self::Forked(_) => None,
         };
-        // The text that is sent must begin with the slash command.
+        // Agents know a slash command only at the beginning of the text: a checkpoint alone must not displace
+        // it. The preface of a new native session is sent nevertheless.
         if context.is_none() && is_slash_command(attempt) {
             return Ok(None);
         }

@@ -24,8 +24,8 @@ const EXIT_NOT_CONFINED: u8 = 126;
 /// The files and ports that a process may use. Everything that is not hidden may be read.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Confinement {
-    /// Folders with a read grant of their own, without links in their paths. The grant of a parent may not reach them: if
-    /// the parent is granted entry by entry and cannot be listed, its entries may get no grant.
+    /// Folders with a read grant of their own, without links in their paths. The grant of a parent can miss
+    /// them: if the parent is granted entry by entry and cannot be listed, its entries may get no grant.
     pub readable: Vec<PathBuf>,
     /// Folders and files that may be written, without links in their paths. A path that does not exist, or that
     /// contains a link by now, is left out.
@@ -74,8 +74,9 @@ fn restrict(confinement: &Confinement) -> Result<(), String> {
     linux::restrict(confinement).map_err(|error| error.to_string())
 }
 
-/// Drops every capability of this process and of its descendants, because Landlock does not restrict all capabilities.
-/// Even a process of root has no capability then: no program can gain one after Landlock was applied.
+/// Drops every capability of this process and of its descendants, even those of root, because Landlock does
+/// not restrict all capabilities. No program can gain one again: `no_new_privs`, which is set here, prevents
+/// it.
 #[cfg(target_os = "linux")]
 fn drop_capabilities() -> io::Result<()> {
     use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities, set_no_new_privs};

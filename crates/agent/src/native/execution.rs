@@ -47,7 +47,7 @@ pub(super) struct Execution<'a> {
     pub(super) files: Files,
     /// The checkpoint of an earlier attempt, which the run continues from.
     pub(super) checkpoint: Option<String>,
-    /// Tool calls of earlier attempts that this attempt must settle.
+    /// The tool calls of the run before this execution; empty in the first attempt.
     pub(super) earlier: EarlierCalls,
     /// Changes of the plan that hooks have asked for.
     plan_changes: PlanChanges,

@@ -1,5 +1,5 @@
-//! A network in the agent loop: asks the router, calls the member at the front of the stack, and repeats until the
-//! network ends.
+//! A network in the agent loop: asks the router, calls the first member of the stack (a queue), and repeats
+//! until the network ends.
 //!
 //! ```text
 //!          ┌────────────── result ──────────────┐
@@ -33,10 +33,10 @@ mod parallel;
 mod router;
 mod view;
 
-/// The most messages of the path that are read after a crash, or as the context of parallel members.
+/// The most messages of the path that are read when a run continues, or as the context of parallel members.
 const MAX_CALL_MESSAGES: usize = 1_000;
 
-/// The state of a network's run.
+/// The data that the loop keeps about a run.
 pub(super) struct NetworkRun {
     /// The definition of the network.
     definition: Arc<Definition>,

@@ -1,4 +1,4 @@
-//! The tests of templates: `value is NAME`.
+//! Jinja's tests: `value is NAME`.
 
 use super::TemplateError;
 use super::budget::Budget;

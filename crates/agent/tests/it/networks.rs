@@ -130,8 +130,8 @@ async fn any_member_may_achieve_a_goal_and_no_member_is_reminded() {
     }
 }
 
-/// The planner achieves the goal; the writer is offered neither its tool nor the instruction, in this execution and in
-/// one that begins after a crash.
+/// The planner achieves the goal. The next calls offer neither its tool nor the instruction; after a crash,
+/// only the tool is checked.
 #[test]
 fn a_member_is_not_offered_the_tool_of_an_achieved_goal() {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
@@ -510,7 +510,7 @@ async fn the_route_of_a_run_survives_export_and_import() {
     let before = world.kernel.run_route(&world.me, run.id).await.unwrap();
     assert_eq!(other.kernel.run_route(&other.me, run.id).await.unwrap(), before, "ids included");
     assert_eq!(before.decisions.len(), 3);
-    let calls: Vec<(&str, u32)> =
+    let steps: Vec<(&str, u32)> =
         before.members.iter().map(|total| (total.member.as_str(), total.steps)).collect();
-    assert_eq!(calls, [("planner", 1), ("writer", 1)]);
+    assert_eq!(steps, [("planner", 1), ("writer", 1)]);
 }

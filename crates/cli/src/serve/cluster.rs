@@ -82,10 +82,10 @@ async fn serve_until_lost(
 ) -> Result<Exit, CliError> {
     let node = Node::builder(context.config().clone()).member(Arc::clone(member), store);
     // This future is not dropped when the lease is lost: dropping the node takes time.
-    let mut leading =
-        std::pin::pin!(async { lead(context, node.open().await?, tcp, doing, &mut shutdown).await });
+    let mut running =
+        std::pin::pin!(async { run(context, node.open().await?, tcp, doing, &mut shutdown).await });
     let ended = tokio::select! {
-        ended = &mut leading => ended,
+        ended = &mut running => ended,
         () = member.lost() => {
             context.output.print_note(format_args!(
                 "this server has lost its lease of the database: it starts again"
@@ -97,7 +97,7 @@ async fn serve_until_lost(
 }
 
 /// Serves until this server is stopped.
-async fn lead(
+async fn run(
     context: &Context<'_>,
     node: Node,
     tcp: TcpListener,

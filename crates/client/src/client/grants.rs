@@ -8,7 +8,7 @@ use super::Client;
 use crate::Error;
 
 impl Client {
-    /// Lists the grants of the caller's sessions, the newest first.
+    /// Lists the grants of a session, or of all of the caller's sessions, the newest first.
     pub async fn grant_list(&self, query: &GrantListQuery) -> Result<Page<Grant>, Error> {
         self.get(&["v1", "grants"], query).await
     }

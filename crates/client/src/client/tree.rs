@@ -12,7 +12,7 @@ use super::{Client, if_version, with_json};
 use crate::Error;
 
 impl Client {
-    /// Reads the end of the active path, root first. With `next` as `before`, reads the messages above.
+    /// Reads the last messages of the active path, oldest first. `next` as `before` reads those above.
     pub async fn session_messages(
         &self,
         session: &str,
@@ -31,8 +31,8 @@ impl Client {
         self.get(&["v1", "sessions", session, "messages", &message.to_string()], &()).await
     }
 
-    /// Moves the active path to end at `message`, or empties it; with `version`, only if that is still the session's
-    /// version.
+    /// Moves the active path to the leaf below `message`, or empties it; with `version`, only if the
+    /// session still has this version.
     pub async fn session_navigate(
         &self,
         session: &str,

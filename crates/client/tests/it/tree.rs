@@ -13,7 +13,7 @@ async fn branch(world: &World, place: Place, text: Option<&str>) -> Run {
 }
 
 #[tokio::test]
-async fn a_branch_and_an_edit_are_siblings_and_the_path_follows_navigation() {
+async fn a_regenerated_answer_is_a_sibling_and_the_path_follows_navigation() {
     let world = World::start().await;
     let client = &world.client;
     let first = world.play("a", "vary one | two").await;

@@ -26,7 +26,7 @@ impl World {
         Self { node, client, listening }
     }
 
-    /// Starts a node with an agent that a function executes, under the name `agent`.
+    /// Starts a node with an agent that `execute` implements and `capabilities` names.
     pub(crate) async fn with_agent<F, R>(capabilities: Capabilities, execute: F) -> Self
     where
         F: Fn(AttemptHandle) -> R + Send + Sync + 'static,

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! tool call that has not finished      ──▶ tool.failed, outcome unknown
-//! tool call without a result           ──▶ a result in one message of the tools
+//! tool call without a result           ──▶ a result, all in one user message
 //! streamed text                        ──▶ messages of the agent, the last one with the error
 //! the run's last message               ──▶ the session's tip, unless the run is a branch that did not succeed
 //! ```
@@ -47,7 +47,7 @@ impl Ending {
 /// The parts of a run's path that are open when the run ends.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Open<'a> {
-    /// Tool calls of the round at the path's end that have no result: id and name.
+    /// Tool calls at the path's end whose result no message holds: id and name.
     pub unanswered: Vec<(String, String)>,
     /// Results that some of these calls have, by id.
     pub known: &'a [(String, CallResult)],
@@ -140,7 +140,7 @@ pub fn completes_turn(content: &[Block]) -> bool {
 pub enum PathEnd {
     /// The run's last message.
     Tip,
-    /// The last message before the run. The run's line is abandoned.
+    /// The tip before the run. The run's line is abandoned.
     Unmoved,
 }
 

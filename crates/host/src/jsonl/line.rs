@@ -1,7 +1,7 @@
 //! Parses the host's lines: one JSON object each.
 //!
 //! Every line has an envelope (`protocolVersion`, `requestId`, `clientId`, `ownerId`) whose fields are all optional. A line
-//! without a version has version 1. Only this module handles the field names of version 1.
+//! without a version has version 1. Only this module handles the `id` of version 1.
 
 use mainspring_api::jsonl::{LineIds, Request};
 use serde_json::{Map, Value};

@@ -105,7 +105,7 @@ fn key<'a>(line: &'a Line, options: &'a Options) -> &'a str {
 }
 
 impl Shared {
-    /// Resolves the adapter of a query. Version 1 uses the adapter that the host was started with.
+    /// Resolves the adapter of a query. Version 1 uses that of `options`.
     fn adapter(&self, envelope: &Envelope, line: &Line) -> String {
         let named = line.adapter_id.as_ref().filter(|_| envelope.version == Version::V2);
         let name = named.unwrap_or(&self.options.adapter);
@@ -184,8 +184,9 @@ async fn accept(
     shared.link.ask(&query.owner, ask).await.map_err(|error| code_and_message(&error))
 }
 
-/// Binds the session to the native session that the host remembers. If the session is already bound, or the agent does
-/// not know the native session, the host's id is stale and is ignored.
+/// Binds the session to the native session that the host remembers. Ignores every refusal that is not
+/// retryable, such as that of a session that is already bound, or of a native session that the agent does not
+/// know.
 async fn adopt(
     shared: &Shared,
     query: &Query,

@@ -21,8 +21,8 @@ use crate::sessions::page_start;
 use crate::watch::RequestSlot;
 use crate::{Http, Problem};
 
-/// How long a delta waits for a change while the server works. Clients give up after 30 s, and their own timeouts are
-/// checked only between two deltas.
+/// How long a delta waits while the agent works. Short: a client's request fails after 30 s, and it checks
+/// its overall timeout only between two deltas.
 const HOLD: Duration = Duration::from_secs(8);
 /// Threads in a page, unless the caller asks for fewer.
 const PAGE_THREADS: usize = 50;
@@ -94,7 +94,7 @@ fn head(session: &Session, status: AgentThreadStatus) -> AgentThreadRecord {
 
 /// `GET /v1/ai/threads/{thread}/delta`
 ///
-/// While the server works, the answer waits for a change: the request then counts as a stream.
+/// While the agent works, the answer waits for a change: the request then counts as a stream.
 pub(super) async fn thread_delta(
     State(http): State<Http>,
     caller: ThreadCaller,
@@ -256,7 +256,7 @@ fn listed(session: &Session, latest: Option<&Run>) -> AgentThreadRecord {
     AgentThreadRecord { pinned_at, ..head(session, status_of(session, latest)) }
 }
 
-/// The side that has the turn in a thread whose messages are not read.
+/// The side that has the turn in a thread, without loading messages.
 fn status_of(session: &Session, latest: Option<&Run>) -> AgentThreadStatus {
     let Some(run) = latest else {
         return match session.tip {

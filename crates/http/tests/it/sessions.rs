@@ -86,7 +86,7 @@ async fn every_session_field_can_be_set_and_cleared() {
 }
 
 #[tokio::test]
-async fn a_refused_change_of_the_agent_names_its_key() {
+async fn a_refused_agent_change_names_the_json_field() {
     let server = Server::with(TestNode::builder().adapter(native_agent())).await;
     server.post("/v1/sessions", json!({"key": "a", "adapter": "agent"})).await;
     let set = |body: Value| send_request(server.request(Method::PATCH, "/v1/sessions/a/agent").json(&body));
@@ -113,7 +113,7 @@ async fn a_refused_change_of_the_agent_names_its_key() {
 }
 
 #[tokio::test]
-async fn a_session_found_by_its_name_passes_the_other_filters() {
+async fn the_other_filters_apply_to_a_session_found_by_its_name() {
     let server = Server::start().await;
     server.play("idle", "say hi").await;
     server.prompt("works", "ask Which?").await;

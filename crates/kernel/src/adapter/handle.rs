@@ -367,7 +367,7 @@ impl AttemptHandle {
         Ok(self.parts.shared.spent_by_children(session, run).await?)
     }
 
-    /// Tool calls of the run's earlier attempts, read from its events.
+    /// The tool calls of the run so far, read from its events.
     pub async fn earlier_calls(&self) -> Result<EarlierCalls, HandleError> {
         let (session, run) = (self.assignment.session.id, self.assignment.run.id);
         Ok(self.parts.shared.earlier_calls(session, run).await?)

@@ -14,7 +14,7 @@ const MAX_FINDINGS: usize = 100;
 /// The result of verifying an audit log.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AuditVerified {
-    /// Records that were compared with their hashes.
+    /// Complete lines that were checked.
     pub checked: u64,
     /// A sentence for each record that was changed, inserted or removed.
     pub findings: Vec<String>,

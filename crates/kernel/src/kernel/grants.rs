@@ -8,7 +8,8 @@ use crate::actor::Command;
 use crate::error::Error;
 use crate::store::{GrantPage, SessionRef};
 
-/// The maximum length of a chain of grants that depend on each other: one for each level of delegation.
+/// A bound on the walk up a chain of grants that depend on each other. A chain has one grant per level of
+/// delegation.
 const MAX_CHAIN: usize = 64;
 
 /// Selects grants to list.
@@ -31,7 +32,7 @@ impl Kernel {
         self.shared.mark_ended_by_parent(self.shared.store.grants(run.session, run.id).await?).await
     }
 
-    /// Lists the grants of the caller's sessions, newest first.
+    /// Lists the grants of a session, or of all of the caller's sessions, newest first.
     pub async fn grant_list(&self, caller: &Caller, query: GrantQuery) -> Result<Vec<Grant>, Error> {
         let owner = match query.session {
             // The session may belong to another owner of the caller's org.

@@ -1,5 +1,5 @@
-//! The results of steps: the input of the model, its answer, the results of the tools that it called, and their
-//! checksum.
+//! The results of steps: the model's input and its answer, the results of the tools that it called, and a
+//! checksum of the answer and these results.
 
 use mainspring_api::{AnsweredCall, StepResult};
 use mainspring_core::{Block, Message, Point, RunId, SessionId, Step, StepInput};
@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 use super::{Caller, Kernel, Shared};
 use crate::error::Error;
 
-/// Messages beneath a model's answer that are searched for the results of its calls: branches may begin there.
+/// The most messages directly beneath a model's answer that are searched for the results of its calls. Each
+/// may begin a branch.
 const MAX_CHILDREN: usize = 100;
 
 impl Kernel {

@@ -66,7 +66,7 @@ async fn a_revoked_or_expired_key_gives_no_access() {
         let world = World::on(disk).await;
         let (kernel, now) = (&world.kernel, world.clock.now());
         let (key, secret) = create_key(&world, &root(), new("ada", None)).await.unwrap();
-        // The key is known from memory then.
+        // From then on the key is in memory.
         assert!(authenticate(&world, &secret).await.is_some());
         let revoked = kernel.key_revoke(&root(), key.id).await.unwrap();
         assert_eq!((revoked.revoked_at, authenticate(&world, &secret).await), (Some(now), None));
@@ -172,7 +172,7 @@ async fn an_admin_cannot_create_keys_for_owners_outside_the_org() {
         (new("newcomer", Some("beta")), Some("forbidden")),
         (new("newcomer", None), None),
         (new("newcomer", Some("acme")), None),
-        // A caller with these rights may pass them on.
+        // The caller has these rights itself.
         (new("boss", None), None),
     ] {
         let code_returned = create_key(&world, &boss, asked.clone()).await.err().map(|error| error.code());

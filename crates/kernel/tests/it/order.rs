@@ -353,7 +353,7 @@ async fn a_cancellation_that_was_not_stored_is_not_dispatched() {
 }
 
 #[tokio::test]
-async fn a_refused_session_update_does_not_block_the_stream() {
+async fn a_refused_deletion_does_not_block_the_stream() {
     let world = World::on(Disk::memory()).await;
     world.prompt("a", "stream 3 every 10ms x; hang").await;
     let error = world.kernel.session_delete(&world.me, &by_key("a")).await.unwrap_err();

@@ -25,7 +25,7 @@ pub struct Effect {
 pub enum EffectKind {
     /// A program is run.
     Runs,
-    /// A key or a variable of the user's environment is passed on.
+    /// Prompts, calls of tools, keys or variables are sent.
     Sends,
     /// A setting has another value.
     Sets,

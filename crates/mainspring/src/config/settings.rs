@@ -188,7 +188,7 @@ settings! {
         readers: usize, number(1, 64), 4;
         /// Whether a run that a crash interrupted stays orphaned (leave) or is retried (retry).
         on_orphan: OnOrphan, keyword(), OnOrphan::Leave;
-        /// How sessions without a title get one: from the first words of the first completed turn, then from the model `titler` if there is one (heuristic), or not at all (off).
+        /// How sessions without a title get one: from the first words of the first completed turn, then from the model `titler`, else `summarizer`, if there is one (heuristic), or not at all (off).
         titles: Titles, keyword(), Titles::Heuristic;
         /// Maximum bytes of a tool result that models of the native adapter see; longer results are stored as artifacts.
         tool_result_bytes: usize, number(1_000, 16 << 20), 64 << 10;
@@ -299,7 +299,7 @@ settings! {
         stored_bytes, number(0, 1 << 50), Quotas::default().stored_bytes;
         /// Maximum number of artifacts of one owner; 0 for no limit.
         artifacts, number(0, 1 << 40), Quotas::default().artifacts;
-        /// Maximum number of versions of agent definitions that one owner makes; 0 for no limit of its own.
+        /// Maximum number of versions of agent definitions that one owner makes; 0 for the built-in limit of 10,000.
         agents, number(0, 10_000), Quotas::default().agents;
     }
     /// Tokens of an identity provider, beside API keys.
@@ -375,7 +375,7 @@ settings! {
         lease_ms: u64, number(MIN_LEASE_MS, HOUR_MS), 10 * SECOND_MS;
         /// True to execute sessions on all servers of a cluster, instead of on the active one only; the same on each server.
         spread: bool, switch(), false;
-        /// Folders beneath which the agents of this server can work, for new sessions of a cluster whose servers all execute sessions; empty for every folder.
+        /// Folders beneath which the agents of this server can work, for new sessions of a cluster with `cluster.spread`; empty for every folder.
         folders: Vec<String>, folder_roots(), vec![];
         /// Labels of this server, such as `["gpu", "eu"]`: a new session that needs labels is executed by a server that has all of them.
         labels: Vec<String>, labels(), vec![];
@@ -383,7 +383,7 @@ settings! {
         max_workers: usize, number(0, 1_000_000), 0;
         /// Maximum number of active runs of agents without a process on all servers of a cluster together, in addition to the `max_in_process_runs` of each; 0 for no limit. The same on each server.
         max_in_process_runs: usize, number(0, 1_000_000), 0;
-        /// URL at which the PostgreSQL of `store` sends notices between servers that all execute sessions, if `store` is that of a transaction pooler; `store` if empty.
+        /// URL at which the PostgreSQL of `store` sends notices between servers with `cluster.spread`, if `store` is that of a transaction pooler; `store` if empty.
         listen_url: Option<String>, listen_url(), None;
     }
     /// Delays between attempts.

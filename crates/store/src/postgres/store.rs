@@ -28,7 +28,7 @@ use super::writer::{EVENT_BITS, pause};
 use super::{PostgresStore, blobs, change, owner_blocks};
 use crate::Fault;
 
-/// The longest pause of a reader of all sessions that waits for older transactions.
+/// The longest pause of `owner_events` while it waits for older transactions.
 const FEED_PAUSE_MAX_MS: u64 = 200;
 
 /// Runs a function that reads by one statement.

@@ -55,8 +55,9 @@ pub(super) fn session_write(connection: &Connection, session: &Session) -> Write
         session.idle_unload_ms.map(int),
         labels,
     ];
-    // Most commits change no name, status, visibility or pin of a session. This update then touches no index
-    // except those by activity. The origin of a fork never changes.
+    // Most commits change no name, status or visibility of a session. This update then touches no index
+    // except those by activity and, if the title changes, that of new titles. The origin of a fork never
+    // changes.
     let mut update = connection.prepare_cached(
         "UPDATE sessions SET
            agent_definition_id = ?3, title = ?5, surface_kind = ?7, default_adapter_id = ?12, default_cwd = ?13,

@@ -149,7 +149,7 @@ async fn sessions_are_paged_by_activity() {
         let store = &*subject.store;
         for n in 1..=7 {
             let fence = lease(store, n).await;
-            // Two sessions each at the same time.
+            // From 2 on, two share each time.
             let made = Session { last_activity_at: NOW.plus(n / 2), ..session(n) };
             commit(store, fence, vec![row_session(made)], vec![]).await.unwrap();
             if n == 4 {

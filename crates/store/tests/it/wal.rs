@@ -127,7 +127,7 @@ async fn a_store_opens_after_a_crash_during_a_checkpoint() {
             &pages[..page.end.max(fs::metadata(database(&before)).unwrap().len() as usize)],
         )
         .unwrap();
-        assert_eq!(event_count(&crashed).await, 40, "{written} pages written");
+        assert_eq!(event_count(&crashed).await, 40, "up to page {written}");
     }
 }
 
@@ -262,7 +262,7 @@ async fn a_wal_of_a_version_without_tokens_is_replayed() {
     assert_stale(&crashed);
 }
 
-/// Destroys a leaf page of the events, which nothing reads when a store opens.
+/// Destroys a leaf page of the events. When a store opens, only the check reads it.
 fn damage(folder: &TempDir) {
     const LEAF: u8 = 0x0D;
     let mut bytes = fs::read(database(folder)).unwrap();

@@ -37,7 +37,7 @@ async fn a_person_decides_and_answers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_invalid_option_is_asked_for_again() {
+async fn asks_again_after_an_invalid_option() {
     let world = world("keep").await;
     let run = world.start("a", "ask select Which?|red|blue").await;
     let (wait, _) = world.wait_for_question(run).await;

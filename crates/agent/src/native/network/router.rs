@@ -137,7 +137,7 @@ impl Execution<'_> {
         let given = (options.model.as_deref(), options.model_profile.as_deref());
         let own = (routing.model.as_deref(), routing.profile.as_deref());
         let (model, profile) = match &common {
-            // If the key of the run limits models, only the model that the run names was checked.
+            // A key that limits models has allowed only the model that the run names.
             _ if given != (None, None) => given,
             Some(common) if own == (None, None) => (common.model.as_deref(), common.profile.as_deref()),
             _ => own,
@@ -192,7 +192,8 @@ impl Execution<'_> {
         })
     }
 
-    /// Calls the routing model, with retries. Its step and usage are added to `records`, and committed with the decision.
+    /// Calls the routing model, with retries. Its step and usage go to `records`, committed before a retry or
+    /// with the decision.
     async fn ask_model(
         &mut self,
         model: &SelectedModel,

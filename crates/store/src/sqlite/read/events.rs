@@ -76,7 +76,7 @@ pub(in super::super) fn events_after(
     Ok(events)
 }
 
-/// Returns the events that change a run, in order. Does not read messages, so that a damaged one does not matter.
+/// Returns a run's events in order, except those of messages and tools: a damaged message does not matter.
 pub(in super::super) fn run_changes(
     connection: &Connection,
     session: SessionId,
@@ -98,7 +98,7 @@ pub(in super::super) fn run_changes(
     Ok(events)
 }
 
-/// The number of blocks of events, of all owners, that one read scans.
+/// The number of blocks that one read scans. A block holds events of all owners.
 const SCAN_BLOCKS: usize = 8;
 
 /// Returns events of an owner after `after`, and the cursor up to which events were scanned. Blocks in which the owner has
@@ -207,7 +207,7 @@ fn check_not_pruned(
     after: i64,
 ) -> Result<(), StoreError> {
     let Some(floor) = floor(connection, session)? else { return Ok(()) };
-    // Every event of a run comes after the last event before the run was created.
+    // `created_seq` is the cursor after which all events of the run lie.
     let sql = "SELECT created_seq FROM runs WHERE run_id = ?1";
     let before = match run {
         Some(run) => query_one(connection, sql, [run.bytes()], |columns| columns.get::<i64>())?,
@@ -436,7 +436,7 @@ impl<'a> EventReader<'a> {
     }
 }
 
-/// Reads the message in the columns after those of its event. Only the event's checksum was not read yet.
+/// Reads the message in the columns after those of its event. Skips the event's last column, its checksum.
 fn joined_message(columns: &mut Columns<'_>) -> Result<Option<Arc<Message>>, StoreError> {
     columns.skip(1);
     let read = match columns.is_null(0) {
