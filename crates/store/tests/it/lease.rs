@@ -134,14 +134,30 @@ async fn a_lease_is_renewed_by_a_database_that_answers_slowly() {
     let url = database();
     let first = join(&url, LocalServer { times, ..local_server(1) }).await;
     let _store = first.lead().await.unwrap();
-    // Longer than the time between two renewals.
-    let slow = "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS
-                  $$ BEGIN PERFORM pg_sleep(2.1); RETURN new; END $$;
-                CREATE TRIGGER slow BEFORE UPDATE ON server_lease FOR EACH ROW EXECUTE FUNCTION slow()";
-    psql(&url, slow);
-    assert!(times.renewal_ms() < 2_100);
+    // Renewals wait until the test answers them.
+    let mut answers = psql_open(&url);
+    answers.run("SELECT pg_advisory_lock(1);");
+    let wait = "CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS
+                  $$ BEGIN PERFORM pg_advisory_xact_lock(1); RETURN new; END $$;
+                CREATE TRIGGER wait BEFORE UPDATE ON server_lease FOR EACH ROW EXECUTE FUNCTION wait()";
+    psql(&url, wait);
+    let has_opened_another_connection = || {
+        let sql = "SELECT EXISTS (
+              SELECT 1 FROM pg_stat_activity AS renewal JOIN pg_stat_activity AS opened USING (datname)
+              WHERE datname = current_database() AND renewal.wait_event = 'advisory'
+                AND renewal.application_name <> 'psql' AND opened.application_name <> 'psql'
+                AND opened.backend_start > renewal.query_start)";
+        psql(&url, sql) == "t"
+    };
     for n in 0..2 {
         let before = renewed(&url);
+        // The renewal takes longer than the time between two renewals.
+        while !has_opened_another_connection() {
+            assert!(first.is_active(), "after {n} renewals");
+            pause().await;
+        }
+        // Answers this renewal, and none that is sent on the other connection.
+        answers.run("SELECT pg_advisory_unlock(1), pg_advisory_lock(1);");
         while renewed(&url) == before {
             assert!(first.is_active(), "after {n} renewals");
             pause().await;
